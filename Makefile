@@ -1,0 +1,90 @@
+# Everything a developer runs. `make test` or `make demo` on a bare machine (Python >= 3.11, a C++20 compiler,
+# CMake >= 3.22) sets up .venv, builds and runs; a second run redoes only what changed.
+PYTHON ?= python3
+VENV ?= .venv
+JOBS ?= $(shell nproc)
+PYTEST_ARGS ?=
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+PY := $(abspath $(VENV))/bin/python
+CMAKE_ARGS = -G Ninja -DPython_EXECUTABLE=$(PY) -DCMAKE_MAKE_PROGRAM=$(abspath $(VENV))/bin/ninja
+# Stamps are named by content, so that a changed file, not a changed time, reinstalls.
+content = $(shell cat $(1) | sha256sum | cut -c1-16)
+PACKAGES := $(VENV)/.packages-$(call content,requirements/dev.txt)
+EDITABLE := $(VENV)/.editable-$(call content,pyproject.toml)
+GTEST := $(VENV)/.gtest
+CPP_FILES = $(shell find csrc tests/cpp -name '*.cpp' -o -name '*.h' 2>/dev/null)
+
+.PHONY: help setup build demo test py-test cpp-test sanitize lint format wheel bench clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+$(PACKAGES):
+	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit(f"TorchTPU needs Python >= 3.11; {sys.executable} is {sys.version.split()[0]}. Set PYTHON=.")'
+	test -x $(PY) || $(PYTHON) -m venv $(VENV)
+	$(PY) -m pip install --disable-pip-version-check --quiet -r requirements/dev.txt
+	@rm -f $(VENV)/.packages-* && touch $@
+
+# GoogleTest is no Python package. Tried once; without it the C++ tests are skipped, and CMake says so.
+$(GTEST): | $(PACKAGES)
+	@if echo '#include <gtest/gtest.h>' | $${CXX:-c++} -E -x c++ - >/dev/null 2>&1; then :; \
+	elif [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	  echo "installing libgtest-dev for the C++ tests"; \
+	  { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq libgtest-dev; } >/dev/null \
+	    || echo "libgtest-dev could not be installed: C++ tests will be skipped"; \
+	else echo "GoogleTest is missing (Debian: apt-get install libgtest-dev): C++ tests will be skipped"; fi
+	@touch $@
+
+setup: $(PACKAGES) $(GTEST) ## create .venv with the pinned packages
+
+build/build.ninja: $(PACKAGES) | $(GTEST)
+	cmake -S . -B build $(CMAKE_ARGS) && touch $@
+
+# The install only points at this tree and declares the entry point, so that `import torch` finds us. It comes
+# after the build: an autoload without its module would break every `import torch`.
+build: setup build/build.ninja ## build torch_tpu/_C in the tree and install the tree into .venv (editable)
+	@cmake --build build -j $(JOBS)
+	@{ test -f $(EDITABLE) && test -f $(VENV)/lib/python*/site-packages/_editable_skbc_torchtpu.pth; } || { rm -f $(VENV)/.editable-*; \
+	  $(PY) -m pip install --disable-pip-version-check --quiet --no-build-isolation --no-deps \
+	    -C wheel.cmake=false -C editable.mode=inplace -e . && touch $(EDITABLE); }
+
+demo: build ## train a small GPT on the device
+	$(PY) examples/train_gpt.py
+
+test: cpp-test py-test ## C++ and Python tests
+
+py-test: build ## Python tests; PYTEST_ARGS="-k name" narrows them
+	$(PY) -m pytest tests -n 2 $(PYTEST_ARGS)
+
+cpp-test: build ## C++ tests
+	@if [ -f build/CTestTestfile.cmake ]; then ctest --test-dir build --output-on-failure --no-tests=ignore -j $(JOBS); \
+	else echo "C++ tests skipped: no GoogleTest (install libgtest-dev, then make clean)"; fi
+
+sanitize: setup ## C++ tests of the core under AddressSanitizer and UBSan (build-asan)
+	@test -f build-asan/build.ninja || cmake -S . -B build-asan $(CMAKE_ARGS) -DTORCH_TPU_SANITIZE=address,undefined
+	@cmake --build build-asan -j $(JOBS)
+	@ctest --test-dir build-asan --output-on-failure --no-tests=ignore
+
+lint: setup ## layering, ruff, mypy, clang-format; changes nothing
+	$(PY) tools/check_layering.py
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+	$(PY) -m mypy
+	@$(if $(CPP_FILES),$(VENV)/bin/clang-format --dry-run --Werror $(CPP_FILES))
+
+format: setup ## rewrite sources with ruff and clang-format
+	$(PY) -m ruff check --fix-only --quiet .
+	$(PY) -m ruff format .
+	@$(if $(CPP_FILES),$(VENV)/bin/clang-format -i $(CPP_FILES))
+
+wheel: setup ## build dist/*.whl against the torch in .venv
+	$(PY) -m pip wheel --disable-pip-version-check --no-build-isolation --no-deps --wheel-dir dist .
+
+bench: build ## benchmarks
+	$(PY) benchmarks/run.py
+
+clean: ## remove builds; .venv stays
+	@test ! -x $(PY) || $(PY) -m pip uninstall --yes --quiet torchtpu
+	rm -rf build build-asan dist torch_tpu/_C*.so $(VENV)/.editable-*

@@ -1,0 +1,194 @@
+// The table of TORCH_TPU_* variables and their parsers.
+#include "csrc/base/env.h"
+
+#include <charconv>
+#include <cstdlib>
+#include <limits>
+#include <stdexcept>
+#include <string_view>
+
+namespace torch_tpu::base {
+namespace {
+
+enum Index {
+  kPlugin,
+  kMode,
+  kCpuDevices,
+  kPluginLog,
+  kFallback,
+  kDebugNans,
+  kMemoryLimit,
+  kDump,
+  kCacheSize,
+  kCount
+};
+
+constexpr int kMaxCpuDevices = 64;
+
+const EnvVar& row(Index index) { return env_table()[index]; }
+
+// The value as set, or the table's default.
+std::string value_of(Index index) {
+  const char* value = std::getenv(row(index).name);
+  return value != nullptr && *value != '\0' ? value : row(index).default_value;
+}
+
+[[noreturn]] void reject(const char* what, const std::string& value, const char* allowed) {
+  throw std::invalid_argument(std::string("[") + what + "] expected " + allowed + ", got '" +
+                              value + "'.");
+}
+
+[[noreturn]] void reject(Index index, const std::string& value) {
+  reject(row(index).name, value, row(index).allowed);
+}
+
+bool parse_int(std::string_view text, int64_t& result) {
+  const char* end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, result);
+  return error == std::errc() && stop == end;
+}
+
+int64_t int_between(Index index, int64_t low, int64_t high) {
+  const std::string value = value_of(index);
+  int64_t result = 0;
+  if (!parse_int(value, result) || result < low || result > high) reject(index, value);
+  return result;
+}
+
+bool is_on(std::string_view v) { return v == "1" || v == "true" || v == "on"; }
+bool is_off(std::string_view v) { return v == "0" || v == "false" || v == "off"; }
+
+}  // namespace
+
+const std::vector<EnvVar>& env_table() {
+  // In the order of Index. Never destroyed: threads may read it at exit.
+  static const auto& table = *new std::vector<EnvVar>{
+      {"TORCH_TPU_PLUGIN", "choice or path",
+       "auto, cpu, cuda, tpu, or the path of a plugin library", "auto",
+       "Which PJRT plugin runs the programs; auto is the TPU if one is attached, else XLA:CPU."},
+      {"TORCH_TPU_MODE", "choice", "debug, strict or fused", "fused",
+       "How eager ops run: each op checked, each op on its own, or fused into larger programs."},
+      {"TORCH_TPU_CPU_DEVICES", "int", "an integer from 1 to 64", "1",
+       "Number of XLA:CPU devices in the process (tpu:0, tpu:1, ...)."},
+      {"TORCH_TPU_PLUGIN_LOG", "choice", "off, on, info, warning or error", "off",
+       "Lets the plugin's own log reach the terminal, from the given level up (on means info)."},
+      {"TORCH_TPU_FALLBACK", "choice", "warn, error or silent", "warn",
+       "What happens when an op has no lowering and would run on the CPU."},
+      {"TORCH_TPU_DEBUG_NANS", "bool", "0 or 1", "0",
+       "Raises at the op that first produces a NaN or infinity."},
+      {"TORCH_TPU_MEMORY_LIMIT", "bytes", "a number of bytes with an optional suffix K, M or G",
+       "0", "Most bytes allocated per device before an out-of-memory error; 0 means no limit."},
+      {"TORCH_TPU_DUMP", "path", "a folder", "",
+       "Writes the StableHLO of every compiled program into this folder."},
+      {"TORCH_TPU_CACHE_SIZE", "int", "an integer from 1 to 1000000000", "16384",
+       "Most compiled programs kept in memory."},
+  };
+  static_assert(kCount == 9, "one row per Index");
+  return table;
+}
+
+std::string env_plugin() {
+  const std::string value = value_of(kPlugin);
+  const std::string_view view = value;
+  const bool is_path = view.find('/') != view.npos || view.ends_with(".so");
+  if (!is_path && view != "auto" && view != "cpu" && view != "cuda" && view != "tpu") {
+    reject(kPlugin, value);
+  }
+  return value;
+}
+
+Mode parse_mode(const std::string& value, const char* what) {
+  if (value == "debug") return Mode::kDebug;
+  if (value == "strict") return Mode::kStrict;
+  if (value == "fused") return Mode::kFused;
+  reject(what, value, row(kMode).allowed);
+}
+
+Mode env_mode() { return parse_mode(value_of(kMode), row(kMode).name); }
+
+int env_cpu_devices() { return static_cast<int>(int_between(kCpuDevices, 1, kMaxCpuDevices)); }
+
+int env_plugin_log_level() {
+  const std::string value = value_of(kPluginLog);
+  if (is_on(value) || value == "info") return 0;
+  if (value == "warning") return 1;
+  if (value == "error") return 2;
+  if (is_off(value)) return 3;
+  reject(kPluginLog, value);
+}
+
+bool env_plugin_log() { return env_plugin_log_level() < 3; }
+
+Fallback env_fallback() {
+  const std::string value = value_of(kFallback);
+  if (value == "warn") return Fallback::kWarn;
+  if (value == "error") return Fallback::kError;
+  if (value == "silent") return Fallback::kSilent;
+  reject(kFallback, value);
+}
+
+bool env_debug_nans() {
+  const std::string value = value_of(kDebugNans);
+  if (is_on(value)) return true;
+  if (is_off(value)) return false;
+  reject(kDebugNans, value);
+}
+
+int64_t env_memory_limit() {
+  const std::string value = value_of(kMemoryLimit);
+  std::string_view digits = value;
+  int shift = 0;
+  switch (digits.back()) {  // never empty: the default is "0"
+    case 'K':
+    case 'k':
+      shift = 10;
+      break;
+    case 'M':
+    case 'm':
+      shift = 20;
+      break;
+    case 'G':
+    case 'g':
+      shift = 30;
+      break;
+    default:
+      break;
+  }
+  if (shift != 0) digits.remove_suffix(1);
+  int64_t bytes = 0;
+  if (!parse_int(digits, bytes) || bytes < 0 ||
+      bytes > (std::numeric_limits<int64_t>::max() >> shift)) {
+    reject(kMemoryLimit, value);
+  }
+  return bytes << shift;
+}
+
+std::string env_dump() { return value_of(kDump); }
+
+int64_t env_cache_size() { return int_between(kCacheSize, 1, 1000000000); }
+
+const char* to_string(Mode mode) noexcept {
+  switch (mode) {
+    case Mode::kDebug:
+      return "debug";
+    case Mode::kStrict:
+      return "strict";
+    case Mode::kFused:
+      return "fused";
+  }
+  return "?";
+}
+
+const char* to_string(Fallback fallback) noexcept {
+  switch (fallback) {
+    case Fallback::kWarn:
+      return "warn";
+    case Fallback::kError:
+      return "error";
+    case Fallback::kSilent:
+      return "silent";
+  }
+  return "?";
+}
+
+}  // namespace torch_tpu::base

@@ -1,0 +1,50 @@
+// The only place that reads TORCH_TPU_* environment variables. Every variable
+// is one row of env_table(), from which the documentation is generated.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace torch_tpu::base {
+
+struct EnvVar {
+  const char* name;
+  const char* type;           // "choice", "int", "bool", "bytes", "path"
+  const char* allowed;        // what a value may be, as shown in error messages
+  const char* default_value;  // as the user would write it
+  const char* doc;            // one line
+};
+
+// All variables, in the order of the documentation.
+const std::vector<EnvVar>& env_table();
+
+enum class Mode { kDebug, kStrict, kFused };
+enum class Fallback { kWarn, kError, kSilent };
+
+// The accessors read the environment on each call, so that a change made with
+// setenv (or os.environ) is seen by the next reader. A read scans the whole
+// environment: callers on a hot path keep the result. getenv and setenv race by
+// the rules of POSIX; nothing here calls setenv.
+//
+// A value that is not allowed throws std::invalid_argument naming the variable,
+// the value and what is allowed. An empty value counts as unset.
+
+std::string env_plugin();    // TORCH_TPU_PLUGIN: auto|cpu|cuda|tpu|<path>
+Mode env_mode();             // TORCH_TPU_MODE
+int env_cpu_devices();       // TORCH_TPU_CPU_DEVICES: 1..64
+bool env_plugin_log();       // TORCH_TPU_PLUGIN_LOG: may logs reach the terminal
+int env_plugin_log_level();  // 0 info .. 3 fatal; 3 when the log is off
+Fallback env_fallback();     // TORCH_TPU_FALLBACK
+bool env_debug_nans();       // TORCH_TPU_DEBUG_NANS
+int64_t env_memory_limit();  // TORCH_TPU_MEMORY_LIMIT: bytes, 0 = none
+std::string env_dump();      // TORCH_TPU_DUMP: folder, empty = off
+int64_t env_cache_size();    // TORCH_TPU_CACHE_SIZE: programs in memory
+
+// The names as the user writes them ("debug", "warn", ...).
+const char* to_string(Mode mode) noexcept;
+const char* to_string(Fallback fallback) noexcept;
+// Parses a mode name as TORCH_TPU_MODE does; same error, naming `what`.
+Mode parse_mode(const std::string& value, const char* what);
+
+}  // namespace torch_tpu::base

@@ -1,0 +1,14 @@
+// The areas of the native module torch_tpu._C, one function and one file each.
+#pragma once
+
+#include <torch/csrc/utils/pybind.h>
+
+namespace torch_tpu::bindings {
+
+namespace py = pybind11;
+
+void bind_runtime(py::module_& m);   // plugin, client, environment
+void bind_device(py::module_& m);    // devices, memory, streams, generators
+void bind_dispatch(py::module_& m);  // ops, programs, modes
+
+}  // namespace torch_tpu::bindings

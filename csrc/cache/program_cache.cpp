@@ -1,0 +1,120 @@
+#include "csrc/cache/program_cache.h"
+
+#include <algorithm>
+
+#include "csrc/base/env.h"
+
+namespace torch_tpu::cache {
+
+ProgramCache& ProgramCache::get() {
+  // Leaked: programs must not be freed after the plugin at exit.
+  static auto* cache = new ProgramCache(static_cast<size_t>(base::env_cache_size()));
+  return *cache;
+}
+
+ProgramCache::ProgramCache(size_t capacity)
+    : slots_(1024), capacity_(std::max<size_t>(capacity, 8)) {}
+
+// The slot of the key, or the free slot where it belongs.
+size_t ProgramCache::probe(const trace::Key& key, uint64_t hash) const {
+  const size_t mask = slots_.size() - 1;
+  size_t i = hash & mask;
+  while (slots_[i].key && !(slots_[i].hash == hash && *slots_[i].key == key)) i = (i + 1) & mask;
+  return i;
+}
+
+trace::ProgramPtr ProgramCache::find(const trace::Key& key, uint64_t hash) {
+  std::lock_guard lock(mutex_);
+  Slot& slot = slots_[probe(key, hash)];
+  if (!slot.key) {
+    ++stats_.misses;
+    return {};
+  }
+  ++stats_.hits;
+  slot.last_used = ++clock_;
+  return slot.program;
+}
+
+trace::ProgramPtr ProgramCache::insert(const trace::Key& key, uint64_t hash,
+                                       trace::ProgramPtr program) {
+  std::lock_guard lock(mutex_);
+  if (program->executable) {
+    ++stats_.compiles;
+    stats_.compile_seconds += program->compile_seconds;
+  }
+  size_t i = probe(key, hash);
+  if (slots_[i].key) return slots_[i].program;
+  if (size_ >= capacity_) {
+    evict();
+    i = probe(key, hash);
+  } else if ((size_ + 1) * 2 > slots_.size()) {
+    grow();
+    i = probe(key, hash);
+  }
+  slots_[i] = Slot{hash, ++clock_, std::make_unique<trace::Key>(key), program};
+  ++size_;
+  return program;
+}
+
+namespace {
+
+template <typename Slots>
+void place(Slots& slots, typename Slots::value_type slot) {
+  const size_t mask = slots.size() - 1;
+  size_t i = slot.hash & mask;
+  while (slots[i].key) i = (i + 1) & mask;
+  slots[i] = std::move(slot);
+}
+
+}  // namespace
+
+void ProgramCache::grow() {
+  std::vector<Slot> bigger(slots_.size() * 2);
+  for (Slot& slot : slots_) {
+    if (slot.key) place(bigger, std::move(slot));
+  }
+  slots_ = std::move(bigger);
+}
+
+// Drops the least recently used eighth at once, so that a full cache does not evict on each miss.
+void ProgramCache::evict() {
+  std::vector<uint64_t> ages;
+  for (const Slot& slot : slots_) {
+    if (slot.key) ages.push_back(slot.last_used);
+  }
+  const size_t drop = std::max<size_t>(1, ages.size() / 8);
+  std::nth_element(ages.begin(), ages.begin() + static_cast<std::ptrdiff_t>(drop - 1), ages.end());
+  const uint64_t limit = ages[drop - 1];
+  std::vector<Slot> kept(slots_.size());
+  size_ = 0;
+  for (Slot& slot : slots_) {
+    if (!slot.key) continue;
+    if (slot.last_used <= limit) {
+      ++stats_.evictions;
+    } else {
+      place(kept, std::move(slot));
+      ++size_;
+    }
+  }
+  slots_ = std::move(kept);
+}
+
+void ProgramCache::clear() {
+  std::lock_guard lock(mutex_);
+  slots_ = std::vector<Slot>(1024);
+  size_ = 0;
+}
+
+CacheStats ProgramCache::stats() {
+  std::lock_guard lock(mutex_);
+  CacheStats stats = stats_;
+  stats.programs = size_;
+  return stats;
+}
+
+void ProgramCache::reset_stats() {
+  std::lock_guard lock(mutex_);
+  stats_ = {};
+}
+
+}  // namespace torch_tpu::cache

@@ -1,0 +1,75 @@
+#include "csrc/device/checks.h"
+
+#include <c10/util/Exception.h>
+
+#include <atomic>
+#include <mutex>
+#include <vector>
+
+#include "csrc/ops/source.h"
+#include "csrc/pjrt/runtime.h"
+
+namespace torch_tpu::device {
+namespace {
+
+struct Pending {
+  trace::ValuePtr flag;
+  std::string message;
+};
+
+std::mutex mutex;
+std::vector<Pending>& pending() {
+  static auto* all = new std::vector<Pending>();
+  return *all;
+}
+std::atomic<bool> any_pending{false};
+
+// Enough to bound memory in a loop that never reads; older flags are then looked at early.
+constexpr size_t kMaxPending = 4096;
+
+int64_t read(const trace::DeviceValue& flag) {
+  int64_t value = 0;
+  flag.buffer().copy_to_host(&value, sizeof value).await();
+  return value;
+}
+
+void raise_if_violated(int64_t value, const std::string& message) {
+  if (value == ops::kNoViolation) return;
+  std::string text = message;
+  if (const size_t at = text.find("{}"); at != std::string::npos) {
+    text.replace(at, 2, std::to_string(value));
+  }
+  TORCH_CHECK_INDEX(false, text);
+}
+
+}  // namespace
+
+void check_flag(trace::ValuePtr flag, const std::string& message) {
+  if (pjrt::Runtime::get().host_addressable() && flag->buffer().is_ready()) {
+    const auto* value = static_cast<const int64_t*>(flag->buffer().unsafe_pointer());
+    raise_if_violated(*value, message);
+    return;
+  }
+  size_t size;
+  const int device = flag->device();
+  {
+    std::lock_guard lock(mutex);
+    pending().push_back({std::move(flag), message});
+    size = pending().size();
+    any_pending.store(true, std::memory_order_release);
+  }
+  if (size > kMaxPending) raise_pending_checks(device);
+}
+
+void raise_pending_checks(int) {
+  if (!any_pending.load(std::memory_order_acquire)) return;
+  std::vector<Pending> taken;
+  {
+    std::lock_guard lock(mutex);
+    taken.swap(pending());
+    any_pending.store(false, std::memory_order_release);
+  }
+  for (const Pending& item : taken) raise_if_violated(read(*item.flag), item.message);
+}
+
+}  // namespace torch_tpu::device

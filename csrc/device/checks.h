@@ -1,0 +1,17 @@
+// Index checks that programs report through a flag. Where the flag is ready at once (XLA:CPU's
+// small programs) the error is raised by the op itself, else at the next read or synchronize.
+#pragma once
+
+#include <string>
+
+#include "csrc/trace/value.h"
+
+namespace torch_tpu::device {
+
+// Takes a 0-d s64 flag. May throw c10::IndexError now.
+void check_flag(trace::ValuePtr flag, const std::string& message);
+
+// Waits for the flags of earlier calls and throws the first violation (c10::IndexError).
+void raise_pending_checks(int device);
+
+}  // namespace torch_tpu::device

@@ -1,0 +1,184 @@
+#include "csrc/device/tensor.h"
+
+#include <ATen/EmptyTensor.h>
+#include <ATen/ops/empty_strided.h>
+#include <ATen/ops/from_blob.h>
+#include <ATen/ops/zeros.h>
+
+#include "csrc/device/checks.h"
+#include "csrc/device/current.h"
+#include "csrc/ops/call.h"
+#include "csrc/pjrt/runtime.h"
+
+namespace torch_tpu::device {
+
+PJRT_Buffer_Type buffer_type(stablehlo::DType dtype) {
+  using stablehlo::DType;
+  switch (dtype) {
+    case DType::kBool: return PJRT_Buffer_Type_PRED;
+    case DType::kS8: return PJRT_Buffer_Type_S8;
+    case DType::kS16: return PJRT_Buffer_Type_S16;
+    case DType::kS32: return PJRT_Buffer_Type_S32;
+    case DType::kS64: return PJRT_Buffer_Type_S64;
+    case DType::kU8: return PJRT_Buffer_Type_U8;
+    case DType::kU16: return PJRT_Buffer_Type_U16;
+    case DType::kU32: return PJRT_Buffer_Type_U32;
+    case DType::kU64: return PJRT_Buffer_Type_U64;
+    case DType::kF8E4M3FN: return PJRT_Buffer_Type_F8E4M3FN;
+    case DType::kF8E5M2: return PJRT_Buffer_Type_F8E5M2;
+    case DType::kBF16: return PJRT_Buffer_Type_BF16;
+    case DType::kF16: return PJRT_Buffer_Type_F16;
+    case DType::kF32: return PJRT_Buffer_Type_F32;
+    case DType::kF64: return PJRT_Buffer_Type_F64;
+    case DType::kC64: return PJRT_Buffer_Type_C64;
+    case DType::kC128: return PJRT_Buffer_Type_C128;
+  }
+  return PJRT_Buffer_Type_INVALID;
+}
+
+at::Tensor make_tensor(c10::IntArrayRef sizes, c10::IntArrayRef strides, c10::ScalarType dtype,
+                       int device, trace::ValuePtr value) {
+  const caffe2::TypeMeta meta = c10::scalarTypeToTypeMeta(dtype);
+  const size_t nbytes = value ? static_cast<size_t>(value->bytes())
+                              : at::detail::computeStorageNbytes(sizes, strides, meta.itemsize());
+  at::Tensor tensor = at::detail::make_tensor<c10::TensorImpl>(
+      c10::Storage(make_storage(device, nbytes, std::move(value))),
+      c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), meta);
+  tensor.unsafeGetTensorImpl()->set_sizes_and_strides(sizes, strides);
+  return tensor;
+}
+
+namespace {
+
+trace::ValuePtr upload_with(const at::Tensor& host, int device, pjrt::HostSemantics semantics,
+                            std::function<void()> on_done, bool donatable) {
+  const pjrt::Runtime& runtime = pjrt::Runtime::get();
+  const stablehlo::DType dtype = ops::to_dtype(host.scalar_type());
+  trace::Ledger& ledger = trace::Ledger::of(device);
+  const auto bytes = static_cast<int64_t>(host.nbytes());
+  ledger.check_room(bytes);
+  trace::Shape byte_strides;
+  if (!host.is_contiguous()) {
+    for (int64_t stride : host.strides()) {
+      byte_strides.push_back(stride * static_cast<int64_t>(host.itemsize()));
+    }
+  }
+  try {
+    pjrt::Buffer buffer = runtime.client().from_host(
+        host.const_data_ptr(), buffer_type(dtype), {host.sizes().data(), host.sizes().size()},
+        {byte_strides.data(), byte_strides.size()}, semantics, runtime.device(device),
+        std::move(on_done));
+    return c10::make_intrusive<trace::DeviceValue>(buffer.release(), dtype, host.sizes(),
+                                                   host.strides(), device, donatable);
+  } catch (const pjrt::Error& error) {
+    if (error.is_out_of_memory()) ledger.throw_out_of_memory(bytes, "While copying from the host.");
+    throw;
+  }
+}
+
+// Strides a host tensor can be uploaded with: dense ones stay (channels_last).
+at::Tensor dense(const at::Tensor& host) {
+  return host.is_non_overlapping_and_dense() ? host : host.contiguous();
+}
+
+}  // namespace
+
+trace::ValuePtr upload(const at::Tensor& host, int device, bool keep_alive_zero_copy) {
+  const at::Tensor source = dense(host.resolve_conj().resolve_neg());
+  if (!keep_alive_zero_copy) {
+    return upload_with(source, device, pjrt::HostSemantics::kOnlyDuringCall, {}, true);
+  }
+  // The closure owns the tensor until the plugin is done with its memory.
+  return upload_with(source, device, pjrt::HostSemantics::kZeroCopy, [source] {}, false);
+}
+
+at::Tensor from_host_zero_copy(const at::Tensor& host, int device) {
+  const at::Tensor source = dense(host);
+  return make_tensor(source.sizes(), source.strides(), source.scalar_type(), device,
+                     upload(source, device, /*keep_alive_zero_copy=*/true));
+}
+
+namespace {
+
+// The value's elements in host memory, laid out as its strides say. On XLA:CPU this is the device
+// memory itself when that is possible; the tensor then keeps the value alive.
+at::Tensor base_on_host(const trace::ValuePtr& value) {
+  const c10::ScalarType dtype = ops::to_scalar_type(value->dtype());
+  const auto options = at::TensorOptions().dtype(dtype);
+  if (trace::numel(value->dims()) == 0) {
+    return at::empty_strided(value->dims(), value->strides(), options);
+  }
+  if (pjrt::Runtime::get().host_addressable()) {
+    value->buffer().await();
+    void* data = value->buffer().unsafe_pointer();
+    at::Tensor in_place = at::from_blob(data, value->dims(), [value](void*) {}, options);
+    if (value->contiguous()) return in_place;
+    return at::empty_strided(value->dims(), value->strides(), options).copy_(in_place);
+  }
+  at::Tensor host = at::empty_strided(value->dims(), value->strides(), options);
+  pjrt::HostLayout layout = pjrt::HostLayout::row_major();
+  if (!value->contiguous()) {
+    std::vector<int64_t> byte_strides;
+    for (int64_t stride : value->strides()) {
+      byte_strides.push_back(stride * static_cast<int64_t>(host.itemsize()));
+    }
+    layout = pjrt::HostLayout::byte_strides(std::move(byte_strides));
+  }
+  value->buffer().copy_to_host(host.mutable_data_ptr(), host.nbytes(), layout).await();
+  return host;
+}
+
+// Moving the whole base for a small part of it is worth it only while that is cheap; it saves
+// compiling a program for the view.
+bool worth_moving_base(const trace::DeviceValue& value, const at::Tensor& tensor) {
+  constexpr int64_t kSmall = 1 << 20;
+  return pjrt::Runtime::get().host_addressable() || value.bytes() <= kSmall ||
+         value.bytes() <= 4 * static_cast<int64_t>(tensor.nbytes());
+}
+
+}  // namespace
+
+at::Tensor download(const at::Tensor& tensor) {
+  const int index = tensor.device().index();
+  raise_pending_checks(index);
+  const trace::ValuePtr value = cell_of(*tensor.unsafeGetTensorImpl())->load();
+  const auto options = at::TensorOptions().dtype(tensor.scalar_type());
+  if (!value || tensor.numel() == 0) return at::zeros(tensor.sizes(), options);
+  if (!worth_moving_base(*value, tensor)) {
+    at::Tensor packed = make_tensor(tensor.sizes(), trace::contiguous_strides(tensor.sizes()),
+                                    tensor.scalar_type(), index);
+    packed.copy_(tensor);
+    return download(packed);
+  }
+  const at::Tensor base = base_on_host(value);
+  // The storage's elements as the tensor's dtype, then the view of them.
+  const int64_t count = static_cast<int64_t>(base.nbytes()) /
+                        static_cast<int64_t>(tensor.itemsize());
+  const at::Tensor storage = at::from_blob(base.data_ptr(), {count}, [base](void*) {}, options);
+  const at::Tensor view =
+      storage.as_strided(tensor.sizes(), tensor.strides(), tensor.storage_offset());
+  const bool keep_strides = tensor.is_non_overlapping_and_dense();
+  at::Tensor host =
+      at::empty_strided(tensor.sizes(),
+                        keep_strides ? trace::Shape(tensor.strides().begin(), tensor.strides().end())
+                                     : trace::contiguous_strides(tensor.sizes()),
+                        options)
+          .copy_(view);
+  if (tensor.is_conj()) host = host.conj();
+  if (tensor.is_neg()) host = host._neg_view();
+  return host;
+}
+
+at::Tensor to_host_zero_copy(const at::Tensor& tensor) {
+  TORCH_CHECK(pjrt::Runtime::get().host_addressable(),
+              "the memory of this tpu device is not host memory: use tensor.cpu()");
+  const int index = tensor.device().index();
+  raise_pending_checks(index);
+  const trace::ValuePtr value = cell_of(*tensor.unsafeGetTensorImpl())->load();
+  TORCH_CHECK(value && value->contiguous() && value->dtype() == ops::to_dtype(tensor.scalar_type()),
+              "this tensor has no memory that can be shared: use tensor.cpu()");
+  const at::Tensor base = base_on_host(value);
+  return base.as_strided(tensor.sizes(), tensor.strides(), tensor.storage_offset());
+}
+
+}  // namespace torch_tpu::device

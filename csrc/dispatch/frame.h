@@ -1,0 +1,79 @@
+// One call in flight: walks the arguments once, building the program key and collecting the input
+// values and runtime scalars on the way. Lives on the stack of run_op(); the hot path allocates
+// nothing here.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/util/SmallVector.h>
+
+#include "csrc/device/cell.h"
+#include "csrc/dispatch/op.h"
+#include "csrc/trace/key.h"
+#include "csrc/trace/node.h"
+
+namespace torch_tpu::dispatch {
+
+// A runtime scalar before it is packed.
+struct RawScalar {
+  c10::ScalarType type;   // Long, Bool, Double or ComplexDouble
+  double real = 0;
+  double imag = 0;
+  int64_t integer = 0;
+};
+
+// A tensor argument, list elements included, in schema order.
+struct TensorRef {
+  c10::TensorImpl* impl = nullptr;
+  device::Cell* cell = nullptr;
+  trace::ValuePtr value;   // keeps the input alive during the call
+  trace::TensorArg::Form form = trace::TensorArg::Form::kNone;
+  bool written = false;
+  bool whole = true;       // a write replaces the whole storage
+  bool is_input = false;
+  bool donated = false;
+  int same_cell = -1;
+};
+
+struct Packs {
+  c10::SmallVector<float, 4> f32;
+  c10::SmallVector<double, 4> f64;
+  c10::SmallVector<int64_t, 4> s64;
+};
+
+class Frame {
+ public:
+  Frame(const Op& op, const c10::IValue* args);
+
+  const Op& op;
+  const c10::IValue* args;
+  trace::Key key;
+  c10::SmallVector<TensorRef, 6> tensors;
+  c10::SmallVector<RawScalar, 4> scalars;   // those that are not part of the key
+  int device = -1;
+
+  // Where runtime scalars of this call travel; a function of the key.
+  trace::Carrier carrier(c10::ScalarType type) const;
+  Packs pack() const;
+
+ private:
+  void add_tensor(const at::Tensor& tensor, const ArgPlan& plan);
+  void add_written(TensorRef& ref, c10::TensorImpl* impl);
+  void add_host_scalar(const at::Tensor& tensor);
+  void add_scalar(const c10::IValue& value, const ArgPlan& plan);
+  void add_structural(const c10::IValue& value);
+  void find_device();
+  [[noreturn]] void mixed_devices(const at::Tensor& tensor) const;
+
+  bool has_float_ = false;
+  bool has_double_ = false;
+};
+
+// Whether a Scalar's value is part of the key, and which.
+std::optional<double> known_scalar(const Op& op, const ArgPlan& plan, const c10::IValue& value);
+c10::ScalarType scalar_type_of(const c10::IValue& value);
+RawScalar raw_scalar(const c10::IValue& value);
+
+// What the storage of a tensor holds when nothing has been written yet: a flat array.
+trace::Shape flat_shape(const c10::TensorImpl& impl);
+
+}  // namespace torch_tpu::dispatch

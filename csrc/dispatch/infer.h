@@ -1,0 +1,21 @@
+// What PyTorch itself says about a call: its Meta kernel is run on stand-ins for the arguments.
+// That gives dtypes, sizes and strides of the results, and PyTorch's own errors for bad input.
+#pragma once
+
+#include <vector>
+
+#include "csrc/dispatch/frame.h"
+
+namespace torch_tpu::dispatch {
+
+struct Inferred {
+  bool known = false;   // false: no Meta kernel, shapes come from the lowering
+  // Per schema return, flattened over lists; sizes as left by the Meta kernel (out= may resize).
+  std::vector<at::Tensor> results;
+  std::vector<int> list_sizes;   // per return; -1 when it is a single tensor
+  std::vector<at::Tensor> tensors;   // the stand-ins, beside Frame::tensors; undefined for None
+};
+
+Inferred infer(const Frame& frame);
+
+}  // namespace torch_tpu::dispatch

@@ -1,0 +1,31 @@
+#include "csrc/dispatch/mode.h"
+
+namespace torch_tpu::dispatch {
+namespace {
+
+std::atomic<int>& mode_cell() {
+  static std::atomic<int> cell{static_cast<int>(base::env_mode())};
+  return cell;
+}
+std::atomic<bool>& nans_cell() {
+  static std::atomic<bool> cell{base::env_debug_nans()};
+  return cell;
+}
+std::atomic<LocationHook> location_hook{nullptr};
+
+}  // namespace
+
+base::Mode mode() { return static_cast<base::Mode>(mode_cell().load(std::memory_order_relaxed)); }
+void set_mode(base::Mode mode) { mode_cell().store(static_cast<int>(mode)); }
+
+bool debug_nans() { return nans_cell().load(std::memory_order_relaxed); }
+void set_debug_nans(bool on) { nans_cell().store(on); }
+
+void set_location_hook(LocationHook hook) { location_hook.store(hook); }
+
+std::string python_location() {
+  LocationHook hook = location_hook.load();
+  return hook == nullptr ? std::string() : hook();
+}
+
+}  // namespace torch_tpu::dispatch

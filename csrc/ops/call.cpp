@@ -1,0 +1,245 @@
+#include "csrc/ops/call.h"
+
+#include <c10/core/DefaultDtype.h>
+#include <c10/util/Exception.h>
+
+#include "csrc/ops/helpers.h"
+#include "csrc/ops/source.h"
+
+namespace torch_tpu::ops {
+
+DType to_dtype(c10::ScalarType type) {
+  switch (type) {
+    case c10::ScalarType::Bool: return DType::kBool;
+    case c10::ScalarType::Char: return DType::kS8;
+    case c10::ScalarType::Short: return DType::kS16;
+    case c10::ScalarType::Int: return DType::kS32;
+    case c10::ScalarType::Long: return DType::kS64;
+    case c10::ScalarType::Byte: return DType::kU8;
+    case c10::ScalarType::UInt16: return DType::kU16;
+    case c10::ScalarType::UInt32: return DType::kU32;
+    case c10::ScalarType::UInt64: return DType::kU64;
+    case c10::ScalarType::Float8_e4m3fn: return DType::kF8E4M3FN;
+    case c10::ScalarType::Float8_e5m2: return DType::kF8E5M2;
+    case c10::ScalarType::BFloat16: return DType::kBF16;
+    case c10::ScalarType::Half: return DType::kF16;
+    case c10::ScalarType::Float: return DType::kF32;
+    case c10::ScalarType::Double: return DType::kF64;
+    case c10::ScalarType::ComplexFloat: return DType::kC64;
+    case c10::ScalarType::ComplexDouble: return DType::kC128;
+    default: break;
+  }
+  TORCH_CHECK_TYPE(false, "dtype ", c10::toString(type), " is not supported on device tpu");
+}
+
+c10::ScalarType to_scalar_type(DType dtype) {
+  switch (dtype) {
+    case DType::kBool: return c10::ScalarType::Bool;
+    case DType::kS8: return c10::ScalarType::Char;
+    case DType::kS16: return c10::ScalarType::Short;
+    case DType::kS32: return c10::ScalarType::Int;
+    case DType::kS64: return c10::ScalarType::Long;
+    case DType::kU8: return c10::ScalarType::Byte;
+    case DType::kU16: return c10::ScalarType::UInt16;
+    case DType::kU32: return c10::ScalarType::UInt32;
+    case DType::kU64: return c10::ScalarType::UInt64;
+    case DType::kF8E4M3FN: return c10::ScalarType::Float8_e4m3fn;
+    case DType::kF8E5M2: return c10::ScalarType::Float8_e5m2;
+    case DType::kBF16: return c10::ScalarType::BFloat16;
+    case DType::kF16: return c10::ScalarType::Half;
+    case DType::kF32: return c10::ScalarType::Float;
+    case DType::kF64: return c10::ScalarType::Double;
+    case DType::kC64: return c10::ScalarType::ComplexFloat;
+    case DType::kC128: return c10::ScalarType::ComplexDouble;
+  }
+  return c10::ScalarType::Undefined;
+}
+
+const Argument* Source::find(std::string_view name) const {
+  for (const Argument& argument : arguments) {
+    if (argument.name == name) return &argument;
+  }
+  return nullptr;
+}
+
+const Argument& Source::at(std::string_view name) const {
+  const Argument* argument = find(name);
+  TORCH_INTERNAL_ASSERT(argument != nullptr, "a lowering asked for argument '", std::string(name),
+                        "', which the schema does not have");
+  return *argument;
+}
+
+bool Call::has(std::string_view name) const {
+  const Argument* argument = source_.find(name);
+  return argument != nullptr && argument->present;
+}
+
+Value Call::tensor(std::string_view name) {
+  Value value = optional_tensor(name);
+  TORCH_INTERNAL_ASSERT(value.defined(), "a lowering needs tensor '", std::string(name),
+                        "', which was not given");
+  return value;
+}
+
+Value Call::optional_tensor(std::string_view name) {
+  const Argument& argument = source_.at(name);
+  return argument.tensors.empty() ? Value() : argument.tensors[0];
+}
+
+Values Call::tensors(std::string_view name) { return source_.at(name).tensors; }
+
+DType Call::dtype(std::string_view name) const {
+  const Argument& argument = source_.at(name);
+  TORCH_INTERNAL_ASSERT(!argument.infos.empty());
+  return to_dtype(argument.infos[0].dtype);
+}
+
+namespace {
+
+int64_t int_of(const c10::IValue& value) {
+  if (value.isBool()) return value.toBool() ? 1 : 0;
+  if (value.isSymInt()) return value.toSymInt().guard_int(__FILE__, __LINE__);
+  return value.toInt();
+}
+
+}  // namespace
+
+int64_t Call::integer(std::string_view name) const { return int_of(source_.at(name).value); }
+
+int64_t Call::integer_or(std::string_view name, int64_t otherwise) const {
+  return has(name) ? integer(name) : otherwise;
+}
+
+bool Call::flag(std::string_view name) const { return source_.at(name).value.toBool(); }
+
+bool Call::flag_or(std::string_view name, bool otherwise) const {
+  return has(name) ? flag(name) : otherwise;
+}
+
+Dims Call::ints(std::string_view name) const {
+  const c10::IValue& value = source_.at(name).value;
+  if (value.isNone()) return {};
+  if (value.isInt()) return {value.toInt()};
+  if (value.isIntList()) return value.toIntVector();
+  Dims out;
+  for (const c10::IValue& item : value.toListRef()) out.push_back(int_of(item));
+  return out;
+}
+
+std::vector<bool> Call::flags(std::string_view name) const {
+  std::vector<bool> out;
+  for (bool flag : source_.at(name).value.toBoolList()) out.push_back(flag);
+  return out;
+}
+
+std::string Call::string(std::string_view name) const {
+  const c10::IValue& value = source_.at(name).value;
+  return value.isString() ? value.toStringRef() : std::string();
+}
+
+std::optional<DType> Call::dtype_arg(std::string_view name) const {
+  const Argument* argument = source_.find(name);
+  if (argument == nullptr || argument->value.isNone()) return std::nullopt;
+  return to_dtype(argument->value.toScalarType());
+}
+
+Value Call::scalar(std::string_view name, DType dtype) {
+  Values all = scalars(name, dtype);
+  TORCH_INTERNAL_ASSERT(all.size() == 1, "argument '", std::string(name), "' is not one scalar");
+  return all[0];
+}
+
+Values Call::scalars(std::string_view name, DType dtype) {
+  const Argument& argument = source_.at(name);
+  Values out;
+  if (argument.known) return {b.scalar(*argument.known, dtype)};
+  for (const Value& value : argument.scalars) out.push_back(cast(value, dtype));
+  if (out.empty() && !argument.tensors.empty()) out.push_back(cast(argument.tensors[0], dtype));
+  return out;
+}
+
+std::optional<double> Call::known(std::string_view name) const { return source_.at(name).known; }
+
+bool Call::is_float_scalar(std::string_view name) const {
+  const Argument& argument = source_.at(name);
+  return !argument.scalar_types.empty() && c10::isFloatingType(argument.scalar_types[0]);
+}
+
+namespace {
+
+// PyTorch's promotion: tensors with dimensions outrank 0-d tensors, which outrank Python numbers,
+// unless the lower one is of a higher kind (float over int).
+struct Promotion {
+  c10::ScalarType dim = c10::ScalarType::Undefined;
+  c10::ScalarType zero_dim = c10::ScalarType::Undefined;
+  c10::ScalarType wrapped = c10::ScalarType::Undefined;
+};
+
+c10::ScalarType promote(c10::ScalarType a, c10::ScalarType b) {
+  if (a == c10::ScalarType::Undefined) return b;
+  if (b == c10::ScalarType::Undefined) return a;
+  return c10::promoteTypes(a, b);
+}
+
+c10::ScalarType combine(c10::ScalarType higher, c10::ScalarType lower) {
+  if (c10::isComplexType(higher)) return higher;
+  if (c10::isFloatingType(higher)) {
+    return c10::isComplexType(lower) ? c10::toComplexType(higher) : higher;
+  }
+  if (higher == c10::ScalarType::Bool || c10::isFloatingType(lower) || c10::isComplexType(lower)) {
+    return promote(higher, lower);
+  }
+  return higher != c10::ScalarType::Undefined ? higher : lower;
+}
+
+c10::ScalarType number_type(c10::ScalarType type) {
+  const c10::ScalarType standard = c10::get_default_dtype_as_scalartype();
+  if (c10::isComplexType(type)) return c10::toComplexType(standard);
+  if (c10::isFloatingType(type)) return standard;
+  return type;
+}
+
+}  // namespace
+
+DType Call::common_dtype(std::initializer_list<std::string_view> names) const {
+  Promotion state;
+  for (std::string_view name : names) {
+    const Argument* argument = source_.find(name);
+    if (argument == nullptr || !argument->present) continue;
+    for (const TensorInfo& info : argument->infos) {
+      if (info.dtype == c10::ScalarType::Undefined) continue;
+      if (info.dim > 0) {
+        state.dim = promote(state.dim, info.dtype);
+      } else if (info.wrapped_number) {
+        state.wrapped = promote(state.wrapped, number_type(info.dtype));
+      } else {
+        state.zero_dim = promote(state.zero_dim, info.dtype);
+      }
+    }
+    for (c10::ScalarType type : argument->scalar_types) {
+      state.wrapped = promote(state.wrapped, number_type(type));
+    }
+  }
+  return to_dtype(combine(state.dim, combine(state.zero_dim, state.wrapped)));
+}
+
+Value Call::rng_state() {
+  TORCH_INTERNAL_ASSERT(source_.rng_state.defined(),
+                        "a lowering draws random numbers but its entry is not marked random");
+  return source_.rng_state;
+}
+
+void Call::check_index(const Value& index, int64_t low, int64_t high, std::string message) {
+  if (index.numel() == 0) return;
+  const Value wide = cast(index, DType::kS64);
+  const Type type = wide.type();
+  const Value bad = b.or_(b.lt(wide, b.splat_int(low, type)), b.ge(wide, b.splat_int(high, type)));
+  const Value none = b.splat_int(kNoViolation, type);
+  Dims all;
+  for (int64_t i = 0; i < type.rank(); ++i) all.push_back(i);
+  const Value init = b.splat_int(kNoViolation, Type(DType::kS64, {}));
+  source_.checks.push_back(
+      {b.reduce(b.select(bad, wide, none), init, all, Reduction::kMax), std::move(message)});
+}
+
+}  // namespace torch_tpu::ops

@@ -1,0 +1,220 @@
+// Tensors made from numbers: fill, ranges, identity, triangle indices; and isin and histc, which
+// look values up in such ranges.
+#include <cmath>
+
+#include "csrc/ops/helpers.h"
+#include "csrc/ops/index.h"
+#include "csrc/ops/table.h"
+
+namespace torch_tpu::ops {
+namespace {
+
+// fill_ overwrites self, so only the output's type may be used.
+Values lower_fill_scalar(Call& c) {
+  return {c.b.broadcast_to(c.scalar("value", c.out().dtype), c.out().dims)};
+}
+
+Values lower_fill_tensor(Call& c) {
+  return {c.b.broadcast_to(cast(c.tensor("value"), c.out().dtype), c.out().dims)};
+}
+
+Values lower_zero(Call& c) { return {full(c.b, 0, c.out().dtype, c.out().dims)}; }
+
+// --- ranges --------------------------------------------------------------------------------------
+
+bool is_whole(double x) { return x == std::floor(x) && std::abs(x) < 9007199254740992.0; }
+
+// start + i * step for i < n; both are known, since they decide n.
+Value known_range(Call& c, double start, double step) {
+  Builder& b = c.b;
+  const DType t = opmath(c.out().dtype);
+  const int64_t n = c.out().dims.at(0);
+  if (is_whole(start) && is_whole(step)) {
+    const double end = start + step * static_cast<double>(n);
+    const bool small = std::abs(start) < (1 << 30) && std::abs(end) < (1 << 30);
+    const Type type(small ? DType::kS32 : DType::kS64, {n});
+    const Value scaled = b.multiply(b.iota(type, 0), b.splat_int(std::llround(step), type));
+    return b.add(scaled, b.splat_int(std::llround(start), type));
+  }
+  // CPU computes in double. For f32 the constants of a short range are written out; a long one
+  // would make the program long.
+  if (t != DType::kF64 && n <= 256) {
+    std::vector<double> values(n);
+    for (int64_t i = 0; i < n; ++i) values[i] = start + step * static_cast<double>(i);
+    const DType written = is_float(t) ? t : DType::kF64;
+    return b.floats(values, Type(written, {n}));
+  }
+  const DType wide = is_float(t) ? t : DType::kF64;
+  return b.iota(Type(wide, {n}), 0) * step + start;
+}
+
+Values lower_arange(Call& c) {
+  const double start = c.has("start") ? c.known("start").value() : 0;
+  const double step = c.has("step") ? c.known("step").value() : 1;
+  return {known_range(c, start, step)};
+}
+
+// CPU runs from both ends to the middle, which keeps the end exact.
+Value from_both_ends(Call& c, const Value& start, const Value& end, int64_t steps) {
+  Builder& b = c.b;
+  const DType t = start.dtype();
+  const DType counter = real_of(t);
+  const Dims dims = {steps};
+  const Value first = b.broadcast_to(start, dims);
+  if (steps <= 1) return first;
+  const Value last = b.broadcast_to(end, dims);
+  const Value step =
+      b.broadcast_to(b.divide(b.subtract(end, start), b.scalar(double(steps - 1), t)), dims);
+  const Value i = b.iota(Type(counter, dims), 0);
+  const Value up = b.add(first, b.multiply(step, cast(i, t)));
+  const Value back = double(steps - 1) - i;
+  const Value down = b.subtract(last, b.multiply(step, cast(back, t)));
+  return b.select(b.lt(i, b.like(i, double(steps / 2))), up, down);
+}
+
+// Integers are spaced in double, like CPU's.
+DType spacing_dtype(DType t) { return is_float(t) || is_complex(t) ? opmath(t) : DType::kF64; }
+
+Values lower_linspace(Call& c) {
+  const DType t = spacing_dtype(c.out().dtype);
+  return {from_both_ends(c, c.scalar("start", t), c.scalar("end", t), c.integer("steps"))};
+}
+
+Values lower_logspace(Call& c) {
+  const DType t = spacing_dtype(c.out().dtype);
+  const Value exponents =
+      from_both_ends(c, c.scalar("start", t), c.scalar("end", t), c.integer("steps"));
+  return {c.b.power(c.b.broadcast_to(c.scalar("base", t), exponents.dims()), exponents)};
+}
+
+// --- matrices ------------------------------------------------------------------------------------
+
+Values lower_eye(Call& c) {
+  const Type positions(DType::kS32, c.out().dims);
+  return {c.b.convert(c.b.eq(c.b.iota(positions, 0), c.b.iota(positions, 1)), DType::kS32)};
+}
+
+// Rows and columns of a triangle, row by row: the row is known from where each row starts.
+Values triangle_indices(Call& c, bool lower) {
+  Builder& b = c.b;
+  const int64_t rows = c.integer("row"), columns = c.integer("col"), offset = c.integer("offset");
+  const int64_t n = c.out().dims.at(1);
+  if (n == 0) return {full(b, 0, c.out().dtype, c.out().dims)};
+  const auto clamp = [&](int64_t column) {
+    return std::min(std::max<int64_t>(column, 0), columns);
+  };
+  std::vector<int64_t> starts, first_columns;
+  int64_t at = 0;
+  for (int64_t row = 0; row < rows; ++row) {
+    const int64_t first = lower ? 0 : clamp(row + offset);
+    const int64_t end = lower ? clamp(row + offset + 1) : columns;
+    starts.push_back(at);
+    first_columns.push_back(first - at);  // column = position + this
+    at += std::max<int64_t>(end - first, 0);
+  }
+  const Type per_row(DType::kS32, {rows});
+  const Value row = segment_ids(b.ints(starts, per_row), n);
+  const Value shift = take_rows(b.ints(first_columns, per_row), row, 0);
+  const Value column = b.add(b.iota(row.type(), 0), shift);
+  return {b.concatenate({b.reshape(row, {1, n}), b.reshape(column, {1, n})}, 0)};
+}
+
+Values lower_tril_indices(Call& c) { return triangle_indices(c, /*lower=*/true); }
+Values lower_triu_indices(Call& c) { return triangle_indices(c, /*lower=*/false); }
+
+// --- looking up ----------------------------------------------------------------------------------
+
+// Above this many comparisons the test elements are sorted and searched.
+constexpr int64_t kMaxComparisons = int64_t{1} << 24;
+
+Values is_in(Call& c, const Value& elements, const Value& tests) {
+  Builder& b = c.b;
+  const int64_t n = elements.numel(), m = tests.numel();
+  const Value x = b.reshape(elements, {n});
+  const Value y = b.reshape(tests, {m});
+  Value found;
+  if (n == 0 || m == 0) {
+    found = full(b, 0, DType::kBool, {n});
+  } else if (n * m <= kMaxComparisons || is_complex(x.dtype())) {
+    const Dims dims = {n, m};
+    const Value equal = b.eq(b.broadcast_in_dim(x, dims, {0}), b.broadcast_in_dim(y, dims, {1}));
+    found = b.reduce(equal, b.scalar(0, DType::kBool), {1}, Reduction::kOr);
+  } else {
+    const Value sorted = b.sort({y}, 0, /*stable=*/false, [&b](const Values& pair) -> Values {
+      return {b.lt(pair[0], pair[1])};
+    })[0];
+    const Value at = search_sorted(sorted, x, /*right=*/false);
+    found = b.eq(take_rows(sorted, b.minimum(at, b.like(at, double(m - 1))), 0), x);
+  }
+  if (c.flag("invert")) found = b.not_(found);
+  return {b.reshape(found, c.out().dims)};
+}
+
+Values lower_isin_tensor_tensor(Call& c) {
+  const DType t = c.common_dtype({"elements", "test_elements"});
+  return is_in(c, cast(c.tensor("elements"), t), cast(c.tensor("test_elements"), t));
+}
+
+Values lower_isin_tensor_scalar(Call& c) {
+  const DType t = c.common_dtype({"elements", "test_element"});
+  return is_in(c, cast(c.tensor("elements"), t), c.scalar("test_element", t));
+}
+
+Values lower_isin_scalar_tensor(Call& c) {
+  const DType t = c.common_dtype({"element", "test_elements"});
+  return is_in(c, c.scalar("element", t), cast(c.tensor("test_elements"), t));
+}
+
+// Equal bounds mean the range of the data; what is outside, and NaN, counts nowhere.
+Values lower_histc(Call& c) {
+  Builder& b = c.b;
+  const Value self = c.tensor("self");
+  const DType t = float_math(self.dtype());
+  const int64_t bins = c.integer("bins");
+  const int64_t n = self.numel();
+  const Value zeros = full(b, 0, DType::kS32, {bins});
+  if (n == 0) return {zeros};
+  const Value x = b.reshape(cast(self, t), {n});
+  Value low = c.scalar("min", t);
+  Value high = c.scalar("max", t);
+  const Value from_data = b.eq(low, high);
+  low = b.select(from_data, reduce_min(x, {0}), low);
+  high = b.select(from_data, reduce_max(x, {0}), high);
+  const Value flat = b.eq(low, high);
+  low = b.select(flat, low - 1, low);
+  high = b.select(flat, high + 1, high);
+  const auto spread = [&](const Value& v) { return b.broadcast_to(v, x.dims()); };
+  const Value inside = b.and_(b.ge(x, spread(low)), b.le(x, spread(high)));
+  const Value position = b.divide((x - spread(low)) * double(bins), spread(b.subtract(high, low)));
+  const Value bin =
+      b.minimum(b.convert(position, DType::kS32), full(b, double(bins - 1), DType::kS32, {n}));
+  const Value target = b.select(inside, bin, b.like(bin, -1));
+  return {put_rows(zeros, target, full(b, 1, DType::kS32, {n}), 0, Combine::kAdd)};
+}
+
+}  // namespace
+
+void add_create(Entries& t) {
+  t.push_back({.name = "fill.Scalar", .lower = lower_fill_scalar, .overwrites = true});
+  t.push_back(
+      {.name = "fill.Tensor", .lower = lower_fill_tensor, .cpu_scalars = true, .overwrites = true});
+  t.push_back({.name = "zero", .lower = lower_zero, .overwrites = true});
+  // The bounds decide the size, so they are part of the key.
+  t.push_back({.name = "arange", .lower = lower_arange, .keyed = {"end"}});
+  t.push_back({.name = "arange.start", .lower = lower_arange, .keyed = {"start", "end"}});
+  t.push_back(
+      {.name = "arange.start_step", .lower = lower_arange, .keyed = {"start", "end", "step"}});
+  t.push_back({.name = "range.out", .lower = lower_arange, .keyed = {"start", "end", "step"}});
+  t.push_back({.name = "linspace.out", .lower = lower_linspace});
+  t.push_back({.name = "logspace.out", .lower = lower_logspace});
+  t.push_back({.name = "eye", .lower = lower_eye});
+  t.push_back({.name = "eye.m", .lower = lower_eye});
+  t.push_back({.name = "tril_indices", .lower = lower_tril_indices});
+  t.push_back({.name = "triu_indices", .lower = lower_triu_indices});
+  t.push_back({.name = "isin.Tensor_Tensor", .lower = lower_isin_tensor_tensor});
+  t.push_back({.name = "isin.Tensor_Scalar", .lower = lower_isin_tensor_scalar});
+  t.push_back({.name = "isin.Scalar_Tensor", .lower = lower_isin_scalar_tensor});
+  t.push_back({.name = "histc", .lower = lower_histc});
+}
+
+}  // namespace torch_tpu::ops

@@ -1,0 +1,223 @@
+// Small pieces that several families share: dims, promotion, reductions in a wider type.
+#include "csrc/ops/helpers.h"
+
+#include <algorithm>
+#include <stdexcept>
+#include <string>
+
+namespace torch_tpu::ops {
+namespace {
+
+// Half types are reduced in f32 and rounded once at the end, as CPU's kernels do.
+Value reduce_wide(const Value& x, const Dims& dims, bool keepdim, double init, Reduction kind) {
+  Builder& b = x.builder();
+  Value result = x;
+  if (!dims.empty()) {
+    const DType wide = opmath(x.dtype());
+    result = b.reduce(b.convert(x, wide), b.scalar(init, wide), dims, kind);
+    result = b.convert(result, x.dtype());
+  }
+  return keepdim ? b.reshape(result, keep_dims(x.dims(), dims)) : result;
+}
+
+Value reduce_extreme(const Value& x, const Dims& dims, bool keepdim, Reduction kind) {
+  Builder& b = x.builder();
+  Value result = x;
+  if (!dims.empty()) {
+    const DType t = x.dtype();
+    result = b.reduce(x, kind == Reduction::kMax ? b.lowest(t) : b.highest(t), dims, kind);
+  }
+  return keepdim ? b.reshape(result, keep_dims(x.dims(), dims)) : result;
+}
+
+}  // namespace
+
+DType opmath(DType dtype) {
+  switch (dtype) {
+    case DType::kF8E4M3FN:
+    case DType::kF8E5M2:
+    case DType::kBF16:
+    case DType::kF16:
+      return DType::kF32;
+    default:
+      return dtype;
+  }
+}
+
+DType float_math(DType dtype) {
+  return is_float(dtype) || is_complex(dtype) ? opmath(dtype) : DType::kF32;
+}
+
+int64_t wrap_dim(int64_t dim, int64_t rank) {
+  const int64_t n = std::max<int64_t>(rank, 1);
+  if (dim < -n || dim >= n) {
+    throw std::invalid_argument("[wrap_dim] expected a dimension in [" + std::to_string(-n) + ", " +
+                                std::to_string(n - 1) + "], got " + std::to_string(dim));
+  }
+  return dim < 0 ? dim + n : dim;
+}
+
+Dims wrap_dims(const Dims& dims, int64_t rank, bool empty_is_all) {
+  if (rank == 0) {
+    return {};   // dim 0 of a scalar: nothing to reduce
+  }
+  if (dims.empty()) {
+    return empty_is_all ? range(rank) : Dims{};
+  }
+  Dims wrapped;
+  for (int64_t dim : dims) {
+    wrapped.push_back(wrap_dim(dim, rank));
+  }
+  std::sort(wrapped.begin(), wrapped.end());
+  wrapped.erase(std::unique(wrapped.begin(), wrapped.end()), wrapped.end());
+  return wrapped;
+}
+
+Dims range(int64_t n) {
+  Dims dims(n);
+  for (int64_t i = 0; i < n; ++i) {
+    dims[i] = i;
+  }
+  return dims;
+}
+
+Dims without(const Dims& all, const Dims& dropped_positions) {
+  Dims kept;
+  for (int64_t i = 0; i < static_cast<int64_t>(all.size()); ++i) {
+    if (std::find(dropped_positions.begin(), dropped_positions.end(), i) ==
+        dropped_positions.end()) {
+      kept.push_back(all[i]);
+    }
+  }
+  return kept;
+}
+
+Dims keep_dims(const Dims& shape, const Dims& reduced) {
+  Dims dims = shape;
+  for (int64_t dim : reduced) {
+    dims.at(dim) = 1;
+  }
+  return dims;
+}
+
+Value cast(const Value& x, DType dtype) {
+  Builder& b = x.builder();
+  const DType from = x.dtype();
+  if (from == dtype) {
+    return x;
+  }
+  if (dtype == DType::kBool) {
+    return b.ne(x, zeros_like(x));   // NaN is true
+  }
+  if (is_complex(from) && !is_complex(dtype)) {
+    return cast(b.real(x), dtype);
+  }
+  if (is_complex(dtype) && !is_complex(from)) {
+    const Value re = b.convert(x, real_of(dtype));
+    return b.complex(re, zeros_like(re));
+  }
+  // Through s32, a negative float wraps around in a narrow integer as it does on CPU; the direct
+  // conversion would saturate.
+  if (is_float(from) && is_integer(dtype) && dtype_bytes(dtype) < 4) {
+    return b.convert(b.convert(x, DType::kS32), dtype);
+  }
+  return b.convert(x, dtype);
+}
+
+Value zeros_like(const Value& x) { return x.builder().like(x, 0); }
+Value ones_like(const Value& x) { return x.builder().like(x, 1); }
+
+Value full(Builder& b, double value, DType dtype, const Dims& dims) {
+  return b.splat(value, Type(dtype, dims));
+}
+
+Dims broadcast_shape(const Dims& a, const Dims& b) {
+  const Dims& longer = a.size() >= b.size() ? a : b;
+  const Dims& shorter = a.size() >= b.size() ? b : a;
+  Dims dims = longer;
+  const size_t offset = longer.size() - shorter.size();
+  for (size_t i = 0; i < shorter.size(); ++i) {
+    int64_t& dim = dims[offset + i];
+    if (dim == 1) {
+      dim = shorter[i];
+    } else if (shorter[i] != 1 && shorter[i] != dim) {
+      throw std::invalid_argument("[broadcast_shape] expected equal sizes or 1, got " +
+                                  std::to_string(dim) + " and " + std::to_string(shorter[i]));
+    }
+  }
+  return dims;
+}
+
+std::pair<Value, Value> broadcast2(const Value& a, const Value& b) {
+  const Dims dims = broadcast_shape(a.dims(), b.dims());
+  return {a.builder().broadcast_to(a, dims), b.builder().broadcast_to(b, dims)};
+}
+
+Value reduce_sum(const Value& x, const Dims& dims, bool keepdim) {
+  return reduce_wide(x, dims, keepdim, 0, Reduction::kAdd);
+}
+
+Value reduce_prod(const Value& x, const Dims& dims, bool keepdim) {
+  return reduce_wide(x, dims, keepdim, 1, Reduction::kMul);
+}
+
+Value reduce_max(const Value& x, const Dims& dims, bool keepdim) {
+  return reduce_extreme(x, dims, keepdim, Reduction::kMax);
+}
+
+Value reduce_min(const Value& x, const Dims& dims, bool keepdim) {
+  return reduce_extreme(x, dims, keepdim, Reduction::kMin);
+}
+
+Value reduce_mean(const Value& x, const Dims& dims, bool keepdim) {
+  int64_t count = 1;
+  for (int64_t dim : dims) {
+    count *= x.dims().at(dim);
+  }
+  Builder& b = x.builder();
+  const Value sum = reduce_sum(b.convert(x, opmath(x.dtype())), dims, keepdim);
+  return b.convert(sum / static_cast<double>(count), x.dtype());
+}
+
+Value sum_to(const Value& x, const Dims& shape) {
+  if (x.dims() == shape) {
+    return x;
+  }
+  Dims dims;
+  const int64_t offset = x.rank() - static_cast<int64_t>(shape.size());
+  for (int64_t i = 0; i < x.rank(); ++i) {
+    if (i < offset || (shape[i - offset] == 1 && x.dims()[i] != 1)) {
+      dims.push_back(i);
+    }
+  }
+  return x.builder().reshape(reduce_sum(x, dims), shape);
+}
+
+Value expand_back(const Value& reduced, const Dims& shape, const Dims& positions) {
+  const Dims kept = without(range(static_cast<int64_t>(shape.size())), positions);
+  return reduced.builder().broadcast_in_dim(reduced, shape, kept);
+}
+
+Value matmul2(const Value& a, const Value& b) {
+  Builder& builder = a.builder();
+  const Dims a_batch(a.dims().begin(), a.dims().end() - 2);
+  const Dims b_batch(b.dims().begin(), b.dims().end() - 2);
+  const Dims batch = broadcast_shape(a_batch, b_batch);
+  const auto expand = [&](const Value& x) {
+    Dims dims = batch;
+    dims.insert(dims.end(), x.dims().end() - 2, x.dims().end());
+    return builder.broadcast_to(x, dims);
+  };
+  const int64_t rank = static_cast<int64_t>(batch.size());
+  stablehlo::DotDims dims;
+  dims.lhs_batch = dims.rhs_batch = range(rank);
+  dims.lhs_contracting = {rank + 1};
+  dims.rhs_contracting = {rank};
+  const DType t = a.dtype();
+  // Half types lose nothing at default precision; f32 would be rounded to bf16 on a TPU.
+  const Precision precision = dtype_bytes(t) >= 4 ? Precision::kHighest : Precision::kDefault;
+  const Value product = builder.dot_general(expand(a), expand(b), dims, opmath(t), precision);
+  return builder.convert(product, t);
+}
+
+}  // namespace torch_tpu::ops

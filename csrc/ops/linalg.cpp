@@ -1,0 +1,173 @@
+// Triangular solves and the Cholesky factorization, which XLA has. The other factorizations have
+// no StableHLO op and run on the CPU.
+#include <string>
+
+#include "csrc/ops/helpers.h"
+#include "csrc/ops/table.h"
+
+namespace torch_tpu::ops {
+namespace {
+
+Dims batch_of(const Value& x) { return Dims(x.dims().begin(), x.dims().end() - 2); }
+
+Value with_batch(const Value& x, const Dims& batch) {
+  Dims dims = batch;
+  dims.insert(dims.end(), x.dims().end() - 2, x.dims().end());
+  return x.builder().broadcast_to(x, dims);
+}
+
+Value matrix_transpose(const Value& x) {
+  Dims order = range(x.rank());
+  std::swap(order[x.rank() - 2], order[x.rank() - 1]);
+  return x.builder().transpose(x, order);
+}
+
+Value adjoint(const Value& x) {
+  return matrix_transpose(is_complex(x.dtype()) ? x.builder().conj(x) : x);
+}
+
+// Where row >= column (or <=, or ==).
+Value positions(const Value& x, Compare direction) {
+  Builder& b = x.builder();
+  const Type type(DType::kS32, x.dims());
+  return b.compare(direction, b.iota(type, x.rank() - 2), b.iota(type, x.rank() - 1));
+}
+
+Value triangle(const Value& x, bool upper) {
+  const Value inside = positions(x, upper ? Compare::kLe : Compare::kGe);
+  return x.builder().select(inside, x, zeros_like(x));
+}
+
+struct Solve {
+  bool left = true, upper = false, unit = false, transpose = false, conjugate = false;
+};
+
+// op(a) X = rhs, or X op(a) = rhs.
+Value solve(const Value& a, const Value& rhs, const Solve& s) {
+  if (rhs.numel() == 0 || a.numel() == 0) {
+    return rhs;
+  }
+  return a.builder().triangular_solve(a, rhs, s.left, !s.upper, s.unit, s.transpose, s.conjugate);
+}
+
+struct Factor {
+  Value matrix, info;   // info: 0, or the order of the first minor that is not positive
+};
+
+// The order of the first leading minor of the Hermitian matrices x [B, n, n] that is not positive,
+// by plain elimination: a step per column, so only for matrices known to have one.
+Value failing_minor(const Value& x) {
+  Builder& b = x.builder();
+  const int64_t batch = x.dim(0), n = x.dim(-1);
+  const Value zero = b.scalar(0, DType::kS32);
+  const auto condition = [&](const Values& state) {
+    return Values{b.lt(state[0], b.scalar(static_cast<double>(n), DType::kS32))};
+  };
+  const auto eliminate = [&](const Values& state) {
+    const Value &k = state[0], &rest = state[1], &order = state[2];
+    const Value column = b.dynamic_slice(rest, {zero, zero, k}, {batch, n, 1});
+    const Value row = b.dynamic_slice(rest, {zero, k, zero}, {batch, 1, n});
+    const Value pivot = b.dynamic_slice(rest, {zero, k, k}, {batch, 1, 1});
+    const Value size = b.reshape(is_complex(x.dtype()) ? b.real(pivot) : pivot, {batch});
+    const Value bad = b.not_(b.gt(size, zeros_like(size)));
+    const Value first = b.and_(bad, b.eq(order, zeros_like(order)));
+    const Value product = b.broadcast_to(column / b.broadcast_to(pivot, column.dims()), x.dims()) *
+                          b.broadcast_to(row, x.dims());
+    return Values{k + 1, rest - product,
+                  b.select(first, b.broadcast_to(k + 1, {batch}), order)};
+  };
+  return b.while_loop({zero, x, full(b, 0, DType::kS32, {batch})}, condition, eliminate)[2];
+}
+
+Factor cholesky(const Value& x, bool upper) {
+  Builder& b = x.builder();
+  const Dims batch = batch_of(x);
+  if (x.numel() == 0) {
+    return {x, full(b, 0, DType::kS32, batch)};
+  }
+  // XLA reads the lower triangle; PyTorch reads the one that was asked for.
+  const Value lower = upper ? adjoint(x) : x;
+  const Value factor = triangle(b.cholesky(lower, /*lower=*/true), false);
+  // A matrix that is not positive definite comes back as NaN. Which minor failed, as PyTorch
+  // reports it, is found separately; that costs nothing as long as all is well.
+  const int64_t n = x.dim(-1), matrices = stablehlo::product(batch);
+  const Value real = is_complex(x.dtype()) ? b.real(factor) : factor;
+  const Value on_diagonal = b.and_(positions(real, Compare::kEq), b.ne(real, real));
+  const Value failed = b.reduce(b.reshape(on_diagonal, {matrices, n, n}),
+                                b.scalar(0, DType::kBool), {0, 1, 2}, Reduction::kOr);
+  const Value below = triangle(lower, false);
+  const Value diagonal = b.select(positions(x, Compare::kEq), x, zeros_like(x));
+  const Value whole = b.reshape(below + adjoint(below) - diagonal, {matrices, n, n});
+  const Value info = b.if_else(
+      failed, [&](const Values&) { return Values{failing_minor(whole)}; },
+      [&](const Values&) { return Values{full(b, 0, DType::kS32, {matrices})}; })[0];
+  return {upper ? adjoint(factor) : factor, b.reshape(info, batch)};
+}
+
+Values lower_linalg_cholesky_ex(Call& c) {
+  const Factor f = cholesky(c.tensor("self"), c.flag("upper"));
+  if (c.flag("check_errors")) {
+    c.check_index(f.info, 0, 1,
+                  "linalg.cholesky_ex: The factorization could not be completed because the input "
+                  "is not positive-definite (the leading minor of order {} is not "
+                  "positive-definite).");
+  }
+  return {f.matrix, f.info};
+}
+
+Values lower_cholesky(Call& c) {
+  const Factor f = cholesky(c.tensor("self"), c.flag("upper"));
+  c.check_index(f.info, 0, 1,
+                "cholesky: The factorization could not be completed because the input is not "
+                "positive-definite (the leading minor of order {} is not positive-definite).");
+  return {f.matrix};
+}
+
+// (L L^H) X = rhs, or (U^H U) X = rhs.
+Value cholesky_solve(const Value& factor, const Value& rhs, bool upper) {
+  const bool complex = is_complex(factor.dtype());
+  const Solve plain{.upper = upper};
+  const Solve adjoint{.upper = upper, .transpose = true, .conjugate = complex};
+  return solve(factor, solve(factor, rhs, upper ? adjoint : plain), upper ? plain : adjoint);
+}
+
+Values lower__cholesky_solve_helper(Call& c) {
+  return {cholesky_solve(c.tensor("A"), c.tensor("self"), c.flag("upper"))};
+}
+
+Values lower_cholesky_inverse(Call& c) {
+  const Value factor = c.tensor("self");
+  const Value one = cast(positions(factor, Compare::kEq), factor.dtype());
+  return {cholesky_solve(factor, one, c.flag("upper"))};
+}
+
+Values lower_linalg_solve_triangular(Call& c) {
+  const Value a = c.tensor("self"), rhs = c.tensor("B");
+  const Dims batch = broadcast_shape(batch_of(a), batch_of(rhs));
+  return {solve(with_batch(a, batch), with_batch(rhs, batch),
+                {.left = c.flag("left"), .upper = c.flag("upper"),
+                 .unit = c.flag("unitriangular")})};
+}
+
+Values lower_triangular_solve(Call& c) {
+  const Value a = c.tensor("A"), rhs = c.tensor("self");
+  const Dims batch = broadcast_shape(batch_of(a), batch_of(rhs));
+  const Value full_a = with_batch(a, batch);
+  return {solve(full_a, with_batch(rhs, batch),
+                {.upper = c.flag("upper"), .unit = c.flag("unitriangular"),
+                 .transpose = c.flag("transpose")}),
+          full_a};
+}
+
+}  // namespace
+
+void add_linalg(Entries& t) {
+  t.push_back({.name = "linalg_cholesky_ex", .lower = lower_linalg_cholesky_ex});
+  t.push_back({.name = "cholesky", .lower = lower_cholesky});
+  t.push_back({.name = "cholesky_inverse", .lower = lower_cholesky_inverse});
+  t.push_back({.name = "_cholesky_solve_helper", .lower = lower__cholesky_solve_helper});
+  t.push_back({.name = "linalg_solve_triangular", .lower = lower_linalg_solve_triangular});
+  t.push_back({.name = "triangular_solve", .lower = lower_triangular_solve});
+}
+
+}  // namespace torch_tpu::ops

@@ -1,0 +1,50 @@
+// What stands behind a Call: the arguments of one node, already turned into SSA values. Filled by
+// csrc/trace, read only through Call.
+#pragma once
+
+#include <ATen/core/ivalue.h>
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "csrc/ops/call.h"
+
+namespace torch_tpu::ops {
+
+struct TensorInfo {
+  c10::ScalarType dtype = c10::ScalarType::Undefined;
+  int64_t dim = 0;
+  bool wrapped_number = false;
+};
+
+struct Argument {
+  std::string_view name;
+  c10::IValue value;                 // structural arguments; None for tensors
+  bool present = false;              // given and not None
+  bool is_list = false;
+  Values tensors;                    // one, or one per list element; undefined for None
+  std::vector<TensorInfo> infos;     // beside `tensors`
+  Values scalars;                    // runtime scalars as 0-d values (complex or real carrier)
+  std::vector<c10::ScalarType> scalar_types;   // Long, Double, Bool or ComplexDouble per Scalar
+  std::optional<double> known;
+};
+
+struct IndexCheck {
+  Value flag;   // s64[]: the offending value, or kNoViolation
+  std::string message;
+};
+inline constexpr int64_t kNoViolation = INT64_MIN;
+
+class Source {
+ public:
+  std::vector<Argument> arguments;
+  Value rng_state;
+  std::vector<IndexCheck> checks;
+
+  const Argument* find(std::string_view name) const;
+  const Argument& at(std::string_view name) const;   // throws when the schema has no such argument
+};
+
+}  // namespace torch_tpu::ops

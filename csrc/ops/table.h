@@ -1,0 +1,73 @@
+// The op table: for each ATen op its lowering and every fact about it that the schema does not
+// say. One entry serves the functional, in-place and out= forms of the op.
+#pragma once
+
+#include <string_view>
+#include <vector>
+
+#include "csrc/ops/call.h"
+
+namespace torch_tpu::ops {
+
+// Returns the new tensors in the order of the schema's returns, then the new values of `writes`
+// (and of written arguments that the schema does not return). Shapes must be those of Call::out();
+// a differing dtype is converted by the caller, so compute in whatever dtype is right.
+// An undefined Value means "undefined tensor" (an output masked away).
+using Lowering = Values (*)(Call&);
+
+struct Entry {
+  std::string_view name;   // "add.Tensor": the functional form, without "aten::"
+  Lowering lower = nullptr;
+
+  // TensorIterator ops: 0-d CPU tensors may mix with device tensors and become runtime scalars.
+  bool cpu_scalars = false;
+  // Draws random numbers: Call::rng_state() may be used.
+  bool random = false;
+  // Arguments this op writes although its schema does not say so (batch norm's running statistics).
+  std::vector<std::string_view> writes = {};
+  // Scalar/float arguments whose value is part of the key (it changes shapes or the algorithm).
+  std::vector<std::string_view> keyed = {};
+  // Values of Scalar arguments that get a program of their own (pow's exponents 2, 0.5 ...).
+  std::vector<double> special = {};
+  // The in-place form does not read the old contents (fill_, copy_, uniform_).
+  bool overwrites = false;
+  // The runtime calls it itself and registers its own kernel (copy_).
+  bool internal = false;
+  // No Meta kernel: output shapes are those of the lowered values, contiguous.
+  bool no_meta = false;
+};
+
+// All entries, built once, sorted by name.
+const std::vector<Entry>& table();
+
+// One function per family file; table.cpp calls them all.
+using Entries = std::vector<Entry>;
+void add_unary(Entries& t);          // elementwise_unary.cpp
+void add_binary(Entries& t);         // elementwise_binary.cpp
+void add_compare(Entries& t);        // compare.cpp: comparison, logical, bitwise, where, isnan...
+void add_activation(Entries& t);     // activation.cpp: activations and their backwards
+void add_foreach(Entries& t);        // foreach.cpp
+void add_optimizer(Entries& t);      // optimizer.cpp: _fused_adam_ ..., amp unscale
+void add_reduce(Entries& t);         // reduce.cpp
+void add_scan(Entries& t);           // scan.cpp: cumsum, cumprod, cummax, logcumsumexp
+void add_sort(Entries& t);           // sort.cpp: sort, topk, kthvalue, median, searchsorted
+void add_softmax(Entries& t);        // softmax.cpp
+void add_norm(Entries& t);           // norm.cpp: layer, group, rms, batch norm, with backwards
+void add_loss(Entries& t);           // loss.cpp
+void add_matmul(Entries& t);         // matmul.cpp
+void add_conv(Entries& t);           // conv.cpp
+void add_pool(Entries& t);           // pool.cpp
+void add_upsample(Entries& t);       // upsample.cpp
+void add_attention(Entries& t);      // attention.cpp
+void add_rnn(Entries& t);            // rnn.cpp
+void add_linalg(Entries& t);         // linalg.cpp
+void add_fft(Entries& t);            // fft.cpp
+void add_index(Entries& t);          // index.cpp: index, index_put, index_select, gather ...
+void add_scatter(Entries& t);        // scatter.cpp
+void add_embedding(Entries& t);      // embedding.cpp
+void add_shape(Entries& t);          // shape.cpp: cat, flip, roll, repeat, pad, tril, triu ...
+void add_copy(Entries& t);           // copy.cpp
+void add_create(Entries& t);         // create.cpp: fill, arange, linspace, eye, one_hot ...
+void add_random(Entries& t);         // random.cpp
+
+}  // namespace torch_tpu::ops

@@ -1,0 +1,86 @@
+// Variables and libraries a plugin needs before dlopen.
+#include "csrc/pjrt/plugin_prepare.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <string_view>
+
+#include <dlfcn.h>
+
+#include "csrc/base/env.h"
+#include "csrc/pjrt/plugin_resolve.h"
+
+namespace torch_tpu::pjrt {
+namespace {
+
+namespace fs = std::filesystem;
+
+void set_default(const char* name, const std::string& value) {
+  setenv(name, value.c_str(), /*overwrite=*/0);
+}
+
+// The level below which XLA drops its log lines. XLA reads it while it is loaded,
+// so it is taken back afterwards: a child process or another library that knows
+// the variable is none of our business.
+constexpr const char* kLogLevel = "TF_CPP_MIN_LOG_LEVEL";
+
+void prepare_tpu() {
+  const int level = base::env_plugin_log_level();
+  set_default("TPU_MIN_LOG_LEVEL", std::to_string(level));
+  set_default("TPU_STDERR_LOG_LEVEL", std::to_string(level));
+  if (level == 3) set_default("TPU_LOG_DIR", "disabled");
+  if (tpu_chip_present()) return;
+  // No chip, so no TPU virtual machine: libtpu would wait minutes for a metadata
+  // server, and its lock file would keep a second process out.
+  set_default("TPU_SKIP_MDS_QUERY", "1");
+  set_default("ALLOW_MULTIPLE_LIBTPU_LOAD", "1");
+  set_default("TPU_ACCELERATOR_TYPE", "v5litepod-4");
+  set_default("TPU_WORKER_HOSTNAMES", "localhost");
+}
+
+// The CUDA plugin links against libraries that live in the nvidia wheels, which
+// are not on the loader's path. Loaded globally, they satisfy its dependencies.
+// In an order in which each finds those it needs itself.
+void load_cuda_libraries(const std::vector<std::string>& search_dirs) {
+  static constexpr std::string_view kLibraries[] = {
+      "libcudart.so", "libnvJitLink.so", "libnvrtc.so", "libcublasLt.so",
+      "libcublas.so", "libcusparse.so",  "libcufft.so", "libcusolver.so",
+      "libcupti.so",  "libnccl.so",      "libcudnn.so", "libnvshmem_host.so"};
+  std::vector<fs::path> files;
+  std::error_code ignored;
+  for (const auto& dir : search_dirs) {
+    for (const auto& package : fs::directory_iterator(fs::path(dir) / "nvidia", ignored)) {
+      for (const auto& file : fs::directory_iterator(package.path() / "lib", ignored)) {
+        files.push_back(file.path());
+      }
+    }
+  }
+  std::sort(files.begin(), files.end());
+  for (const auto library : kLibraries) {
+    for (const auto& file : files) {
+      const std::string name = file.filename().string();
+      if (!name.starts_with(library)) continue;
+      // Best effort: the library may be on the loader's path after all.
+      if (dlopen(file.c_str(), RTLD_LAZY | RTLD_GLOBAL) != nullptr) break;
+    }
+  }
+}
+
+}  // namespace
+
+ProcessPreparation::ProcessPreparation(PlatformKind kind,
+                                       const std::vector<std::string>& search_dirs) {
+  if (std::getenv(kLogLevel) == nullptr) {
+    set_default(kLogLevel, std::to_string(base::env_plugin_log_level()));
+    log_level_set_ = true;
+  }
+  if (kind == PlatformKind::kTpu) prepare_tpu();
+  if (kind == PlatformKind::kCuda) load_cuda_libraries(search_dirs);
+}
+
+ProcessPreparation::~ProcessPreparation() {
+  if (log_level_set_) unsetenv(kLogLevel);
+}
+
+}  // namespace torch_tpu::pjrt

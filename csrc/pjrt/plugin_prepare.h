@@ -1,0 +1,27 @@
+// What a process needs before a plugin library is loaded into it: variables the
+// library reads at start, and the shared libraries it depends on.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "csrc/pjrt/plugin.h"
+
+namespace torch_tpu::pjrt {
+
+// Lives while a plugin is loaded and initialized, with the loader's lock held.
+// Never changes a variable the user has set. setenv races getenv of other
+// threads by the rules of POSIX; it happens once per plugin.
+class ProcessPreparation {
+ public:
+  ProcessPreparation(PlatformKind kind, const std::vector<std::string>& search_dirs);
+  // Takes back what was only needed during the load.
+  ~ProcessPreparation();
+  ProcessPreparation(const ProcessPreparation&) = delete;
+  ProcessPreparation& operator=(const ProcessPreparation&) = delete;
+
+ private:
+  bool log_level_set_ = false;
+};
+
+}  // namespace torch_tpu::pjrt

@@ -1,0 +1,94 @@
+#include "csrc/pjrt/runtime.h"
+
+#include <atomic>
+#include <mutex>
+#include <stdexcept>
+
+#include <pthread.h>
+#include <sys/sysinfo.h>
+#include <unistd.h>
+
+#include "csrc/base/env.h"
+
+namespace torch_tpu::pjrt {
+namespace {
+
+std::mutex start_mutex;
+std::atomic<Runtime*> instance{nullptr};
+std::atomic<bool> bad_fork{false};
+
+// Runs in the child. The mutex may have been held by a thread that no longer exists, so the child
+// must be turned away before it is taken.
+void after_fork_in_child() {
+  if (instance.load(std::memory_order_relaxed) != nullptr) bad_fork.store(true);
+}
+
+[[noreturn]] void throw_bad_fork() {
+  throw std::runtime_error(
+      "Cannot re-initialize TPU in forked subprocess. To use TPU with multiprocessing, you must "
+      "use the 'spawn' start method");
+}
+
+}  // namespace
+
+Runtime& Runtime::get() {
+  if (bad_fork.load(std::memory_order_relaxed)) throw_bad_fork();
+  if (Runtime* runtime = instance.load(std::memory_order_acquire)) return *runtime;
+  std::lock_guard lock(start_mutex);
+  if (Runtime* runtime = instance.load(std::memory_order_acquire)) return *runtime;
+  // Never deleted: buffers held by Python objects may outlive any static destructor.
+  auto* runtime = new Runtime();
+  static std::once_flag once;
+  std::call_once(once, [] { pthread_atfork(nullptr, nullptr, after_fork_in_child); });
+  instance.store(runtime, std::memory_order_release);
+  return *runtime;
+}
+
+bool Runtime::started() noexcept { return instance.load(std::memory_order_acquire) != nullptr; }
+
+bool Runtime::in_bad_fork() noexcept { return bad_fork.load(std::memory_order_relaxed); }
+
+bool Runtime::available() noexcept {
+  if (bad_fork.load(std::memory_order_relaxed)) return false;
+  if (started()) return true;
+  try {
+    const PluginSpec spec = resolve_plugin(base::env_plugin(), search_dirs());
+    // A bare file name is left to the dynamic loader's own search.
+    return spec.path.find('/') == spec.path.npos || access(spec.path.c_str(), R_OK) == 0;
+  } catch (...) {
+    return false;
+  }
+}
+
+int Runtime::device_count_hint() noexcept {
+  if (Runtime* runtime = instance.load(std::memory_order_acquire)) return runtime->device_count();
+  try {
+    const PluginSpec spec = resolve_plugin(base::env_plugin(), search_dirs());
+    return spec.kind == PlatformKind::kCpu ? base::env_cpu_devices() : -1;
+  } catch (...) {
+    return 0;
+  }
+}
+
+Runtime::Runtime() {
+  const PluginSpec spec = resolve_plugin(base::env_plugin(), search_dirs());
+  auto plugin = Plugin::load(spec.path, spec.kind);
+  kind_ = plugin->kind();
+  client_ = Client::create(std::move(plugin), Client::default_options(kind_));
+  for (const Device& device : client_->addressable_devices()) devices_.push_back(device.raw());
+  if (devices_.empty()) {
+    throw std::runtime_error("The PJRT plugin '" + spec.path + "' started but offers no device.");
+  }
+  compile_options_ = CompileOptions::portable().serialize();
+}
+
+int64_t Runtime::device_memory(int index) const {
+  const Device& device = client_->addressable_devices().at(static_cast<size_t>(index));
+  if (auto stats = device.memory_stats(); stats && stats->bytes_limit) return *stats->bytes_limit;
+  if (!host_addressable()) return 0;
+  struct sysinfo info{};
+  if (sysinfo(&info) != 0) return 0;
+  return static_cast<int64_t>(info.totalram) * info.mem_unit;
+}
+
+}  // namespace torch_tpu::pjrt

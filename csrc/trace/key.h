@@ -1,0 +1,46 @@
+// The words that identify a program: everything its text depends on. Kept in one place, since a
+// forgotten word silently returns the wrong program. Compared word by word, never by hash alone.
+#pragma once
+
+#include <c10/util/SmallVector.h>
+
+#include <bit>
+#include <cstdint>
+#include <cstring>
+#include <string_view>
+
+#include "csrc/base/hash.h"
+#include "csrc/trace/shape.h"
+
+namespace torch_tpu::trace {
+
+class Key {
+ public:
+  void add(uint64_t word) { words_.push_back(word); }
+  void add(int64_t word) { words_.push_back(static_cast<uint64_t>(word)); }
+  void add(double word) { words_.push_back(std::bit_cast<uint64_t>(word)); }
+  void add(ShapeRef shape) {
+    for (int64_t d : shape) words_.push_back(static_cast<uint64_t>(d));
+  }
+  void add_text(std::string_view text) {
+    add(static_cast<uint64_t>(text.size()));
+    for (size_t i = 0; i < text.size(); i += 8) {
+      uint64_t word = 0;
+      std::memcpy(&word, text.data() + i, std::min<size_t>(8, text.size() - i));
+      add(word);
+    }
+  }
+
+  uint64_t hash() const { return base::hash_words(words_.data(), words_.size()); }
+  size_t size() const { return words_.size(); }
+  const uint64_t* data() const { return words_.data(); }
+  bool operator==(const Key& other) const {
+    return words_.size() == other.words_.size() &&
+           std::memcmp(words_.data(), other.words_.data(), words_.size() * 8) == 0;
+  }
+
+ private:
+  c10::SmallVector<uint64_t, 48> words_;
+};
+
+}  // namespace torch_tpu::trace

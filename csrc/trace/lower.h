@@ -1,0 +1,22 @@
+// From nodes to a StableHLO module. Parameters: the inputs in order, then one array per scalar
+// carrier in use, then the generator state. Results: one per node result that is defined (a new
+// tensor, or the new base value of a written cell), then one flag per index check.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "csrc/trace/node.h"
+
+namespace torch_tpu::trace {
+
+struct Lowered {
+  std::string text;   // the module
+  std::vector<stablehlo::Type> outputs;   // types of the results, flags excluded
+  std::vector<std::string> check_messages;
+};
+
+// Fills in result sizes when node.shapes_from_lowering.
+Lowered lower(Node& node);
+
+}  // namespace torch_tpu::trace

@@ -1,0 +1,240 @@
+#include "csrc/trace/value.h"
+
+#include <c10/util/Exception.h>
+
+#include <cstdio>
+#include <exception>
+#include <iterator>
+#include <memory>
+#include <vector>
+
+#include "csrc/base/env.h"
+#include "csrc/pjrt/runtime.h"
+
+namespace torch_tpu::trace {
+namespace {
+
+int64_t value_bytes(stablehlo::DType dtype, ShapeRef dims) {
+  return numel(dims) * stablehlo::dtype_bytes(dtype);
+}
+
+bool is_contiguous(ShapeRef dims, ShapeRef strides) {
+  int64_t step = 1;
+  for (size_t i = dims.size(); i-- > 0;) {
+    if (dims[i] == 1) continue;
+    if (strides[i] != step) return false;
+    step *= dims[i];
+  }
+  return true;
+}
+
+std::string format_bytes(int64_t bytes) {
+  static const char* const kUnits[] = {"bytes", "KiB", "MiB", "GiB", "TiB", "PiB"};
+  double amount = static_cast<double>(bytes);
+  size_t unit = 0;
+  while (amount >= 1024.0 && unit + 1 < std::size(kUnits)) {
+    amount /= 1024.0;
+    ++unit;
+  }
+  char text[64];
+  std::snprintf(text, sizeof text, unit == 0 ? "%.0f %s" : "%.2f %s", amount, kUnits[unit]);
+  return text;
+}
+
+}  // namespace
+
+DeviceValue::DeviceValue(PJRT_Buffer* buffer, stablehlo::DType dtype, ShapeRef dims,
+                         ShapeRef strides, int device, bool donatable)
+    : buffer_(pjrt::Runtime::get().api(), buffer),
+      dims_(dims.begin(), dims.end()),
+      strides_(strides.begin(), strides.end()),
+      bytes_(value_bytes(dtype, dims)),
+      device_(device),
+      dtype_(dtype),
+      donatable_(donatable),
+      contiguous_(is_contiguous(dims, strides)) {
+  Ledger::of(device_).enter(this);
+}
+
+DeviceValue::~DeviceValue() {
+  Ledger::of(device_).leave(this);
+  // After a fork the plugin's threads and locks are gone; the memory is the parent's to free.
+  if (pjrt::Runtime::in_bad_fork()) buffer_.release();
+}
+
+Ledger::Ledger(int device) : limit_(base::env_memory_limit()), device_(device) {}
+
+Ledger& Ledger::of(int device) {
+  // Leaked: values may be freed by Python objects that outlive static destructors.
+  static auto* ledgers = [] {
+    auto* all = new std::array<std::unique_ptr<Ledger>, kMaxDevices>();
+    for (int i = 0; i < kMaxDevices; ++i) (*all)[static_cast<size_t>(i)].reset(new Ledger(i));
+    return all;
+  }();
+  return *(*ledgers)[static_cast<size_t>(device)];
+}
+
+void Ledger::enter(DeviceValue* value) {
+  std::lock_guard lock(mutex_);
+  value->next_ = head_;
+  if (head_ != nullptr) head_->prev_ = value;
+  head_ = value;
+  counts_.current_bytes += value->bytes_;
+  counts_.total_allocated += value->bytes_;
+  counts_.current_values += 1;
+  counts_.allocations += 1;
+  if (counts_.current_bytes > counts_.peak_bytes) counts_.peak_bytes = counts_.current_bytes;
+  if (counts_.current_values > counts_.peak_values) counts_.peak_values = counts_.current_values;
+}
+
+void Ledger::leave(DeviceValue* value) noexcept {
+  std::lock_guard lock(mutex_);
+  if (value->prev_ != nullptr) {
+    value->prev_->next_ = value->next_;
+  } else if (value->known_ready_) {
+    ready_head_ = value->next_;
+  } else {
+    head_ = value->next_;
+  }
+  if (value->next_ != nullptr) value->next_->prev_ = value->prev_;
+  counts_.current_bytes -= value->bytes_;
+  counts_.total_freed += value->bytes_;
+  counts_.current_values -= 1;
+  counts_.frees += 1;
+}
+
+void Ledger::synchronize() {
+  std::vector<pjrt::Event> events;
+  std::exception_ptr first_error;
+  {
+    std::lock_guard lock(mutex_);
+    for (DeviceValue* value = head_; value != nullptr;) {
+      DeviceValue* next = value->next_;
+      // A donated buffer that is being consumed reports an error of its own; its consumer's
+      // outputs are in the list too.
+      try {
+        if (!value->buffer_.is_deleted()) events.push_back(value->buffer_.ready_event());
+      } catch (...) {
+        if (!first_error) first_error = std::current_exception();
+      }
+      value->known_ready_ = true;
+      value = next;
+    }
+    // All of them will be ready when we return: move the whole list over.
+    if (head_ != nullptr) {
+      DeviceValue* tail = head_;
+      while (tail->next_ != nullptr) tail = tail->next_;
+      tail->next_ = ready_head_;
+      if (ready_head_ != nullptr) ready_head_->prev_ = tail;
+      ready_head_ = head_;
+      head_ = nullptr;
+    }
+  }
+  for (pjrt::Event& event : events) {
+    try {
+      event.await();
+    } catch (...) {
+      if (!first_error) first_error = std::current_exception();
+    }
+  }
+  if (first_error) std::rethrow_exception(first_error);
+}
+
+bool Ledger::idle() {
+  std::lock_guard lock(mutex_);
+  for (DeviceValue* value = head_; value != nullptr; value = value->next_) {
+    try {
+      if (!value->buffer_.is_deleted() && !value->buffer_.is_ready()) return false;
+    } catch (...) {
+      // An errored value is not running any more; the error shows when it is read.
+    }
+  }
+  return true;
+}
+
+void Ledger::when_idle(std::function<void()> done) {
+  // Shared by the callbacks; the last one to finish calls `done`.
+  struct Countdown {
+    std::atomic<int64_t> left{1};
+    std::function<void()> done;
+    void step() {
+      if (left.fetch_sub(1) == 1) done();
+    }
+  };
+  auto countdown = std::make_shared<Countdown>();
+  countdown->done = std::move(done);
+  std::vector<pjrt::Event> events;
+  {
+    std::lock_guard lock(mutex_);
+    for (DeviceValue* value = head_; value != nullptr; value = value->next_) {
+      try {
+        if (!value->buffer_.is_deleted() && !value->buffer_.is_ready()) {
+          events.push_back(value->buffer_.ready_event());
+        }
+      } catch (...) {
+        // Errored: finished as far as timing goes.
+      }
+    }
+  }
+  countdown->left.fetch_add(static_cast<int64_t>(events.size()));
+  for (pjrt::Event& event : events) {
+    event.on_ready([countdown](const pjrt::Error*) { countdown->step(); });
+  }
+  countdown->step();
+}
+
+MemoryCounts Ledger::counts() {
+  std::lock_guard lock(mutex_);
+  return counts_;
+}
+
+void Ledger::reset_peak() {
+  std::lock_guard lock(mutex_);
+  counts_.peak_bytes = counts_.current_bytes;
+  counts_.peak_values = counts_.current_values;
+}
+
+void Ledger::reset_accumulated() {
+  std::lock_guard lock(mutex_);
+  counts_.total_allocated = counts_.total_freed = 0;
+  counts_.allocations = counts_.frees = 0;
+  counts_.out_of_memory = 0;
+}
+
+void Ledger::count_out_of_memory() {
+  std::lock_guard lock(mutex_);
+  counts_.out_of_memory += 1;
+}
+
+void Ledger::check_room(int64_t bytes) {
+  const int64_t limit = limit_.load(std::memory_order_relaxed);
+  if (limit == 0) return;
+  int64_t current;
+  {
+    std::lock_guard lock(mutex_);
+    current = counts_.current_bytes;
+  }
+  if (current + bytes > limit) {
+    throw_out_of_memory(bytes, "The limit set for this process is " + format_bytes(limit) + ".");
+  }
+}
+
+void Ledger::throw_out_of_memory(int64_t bytes, const std::string& detail) {
+  int64_t current;
+  {
+    std::lock_guard lock(mutex_);
+    counts_.out_of_memory += 1;
+    current = counts_.current_bytes;
+  }
+  std::string text = "TPU out of memory. Tried to allocate " + format_bytes(bytes) + ". tpu:" +
+                     std::to_string(device_) + " holds " + format_bytes(current);
+  const int64_t total = pjrt::Runtime::get().device_memory(device_);
+  if (total > 0) text += " of " + format_bytes(total);
+  text += " in live tensors. " + detail +
+          " Free tensors you no longer need, or see torch.tpu.memory_summary().";
+  throw c10::OutOfMemoryError({__func__, __FILE__, static_cast<uint32_t>(__LINE__)}, text);
+}
+
+void Ledger::set_limit(int64_t bytes) { limit_.store(bytes, std::memory_order_relaxed); }
+
+}  // namespace torch_tpu::trace

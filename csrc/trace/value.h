@@ -1,0 +1,111 @@
+// An immutable array on a device: what a cell holds and a program takes and gives. All live values
+// of a device stand in its ledger, which is how memory is counted and how synchronize() knows what
+// to wait for without asking for an event per launch.
+#pragma once
+
+#include <c10/util/intrusive_ptr.h>
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <mutex>
+#include <string>
+
+#include "csrc/pjrt/buffer.h"
+#include "csrc/stablehlo/type.h"
+#include "csrc/trace/shape.h"
+
+namespace torch_tpu::trace {
+
+class Ledger;
+
+class DeviceValue final : public c10::intrusive_ptr_target {
+ public:
+  // Takes the buffer. `strides` say where the elements lie in the storage this value stands for: a
+  // dense permutation of `dims` (channels_last tensors keep their logical shape). `donatable` is
+  // false for memory that is not ours (zero-copy views).
+  DeviceValue(PJRT_Buffer* buffer, stablehlo::DType dtype, ShapeRef dims, ShapeRef strides,
+              int device, bool donatable = true);
+  ~DeviceValue() override;
+
+  PJRT_Buffer* raw() const noexcept { return buffer_.raw(); }
+  const pjrt::Buffer& buffer() const noexcept { return buffer_; }
+  stablehlo::DType dtype() const noexcept { return dtype_; }
+  ShapeRef dims() const noexcept { return dims_; }
+  ShapeRef strides() const noexcept { return strides_; }
+  bool contiguous() const noexcept { return contiguous_; }
+  int device() const noexcept { return device_; }
+  int64_t bytes() const noexcept { return bytes_; }
+  bool donatable() const noexcept { return donatable_; }
+
+ private:
+  friend class Ledger;
+  pjrt::Buffer buffer_;
+  Shape dims_;
+  Shape strides_;
+  int64_t bytes_;
+  DeviceValue* prev_ = nullptr;
+  DeviceValue* next_ = nullptr;
+  int device_;
+  stablehlo::DType dtype_;
+  bool donatable_;
+  bool contiguous_;
+  bool known_ready_ = false;
+};
+
+using ValuePtr = c10::intrusive_ptr<DeviceValue>;
+
+struct MemoryCounts {
+  int64_t current_bytes = 0;
+  int64_t peak_bytes = 0;
+  int64_t total_allocated = 0;   // since the start
+  int64_t total_freed = 0;
+  int64_t current_values = 0;
+  int64_t peak_values = 0;
+  int64_t allocations = 0;
+  int64_t frees = 0;
+  int64_t out_of_memory = 0;
+};
+
+// One per device; thread-safe. Values enter when made and leave when freed.
+class Ledger {
+ public:
+  static constexpr int kMaxDevices = 64;
+  static Ledger& of(int device);
+
+  // Waits for every value made so far. The first error found is thrown after all have finished.
+  void synchronize();
+  // True when nothing made so far is still being computed.
+  bool idle();
+  // Calls `done` once everything made so far is computed: at once on this thread if it already is,
+  // else on a thread of the plugin. For events and their timing.
+  void when_idle(std::function<void()> done);
+
+  MemoryCounts counts();
+  void reset_peak();
+  void reset_accumulated();
+  void count_out_of_memory();
+
+  // Throws c10::OutOfMemoryError when `bytes` more would pass the limit (TORCH_TPU_MEMORY_LIMIT or
+  // set_per_process_memory_fraction), or what the device has in all.
+  void check_room(int64_t bytes);
+  [[noreturn]] void throw_out_of_memory(int64_t bytes, const std::string& detail);
+  void set_limit(int64_t bytes);   // 0: none
+  int64_t limit() const { return limit_.load(std::memory_order_relaxed); }
+
+ private:
+  friend class DeviceValue;
+  explicit Ledger(int device);
+  void enter(DeviceValue* value);
+  void leave(DeviceValue* value) noexcept;
+
+  std::mutex mutex_;
+  DeviceValue* head_ = nullptr;        // newest first: values not known to be ready
+  DeviceValue* ready_head_ = nullptr;   // values seen ready
+  MemoryCounts counts_;
+  std::atomic<int64_t> limit_{0};
+  int device_;
+};
+
+}  // namespace torch_tpu::trace

@@ -1,0 +1,284 @@
+// The idea: write the view's non-trivial strides in descending order s0 > s1 > ... If each divides
+// the one before, the storage reshaped to [N/s0, s0/s1, ..., s_last] turns the view into a box of
+// that shape: a slice to read, a dynamic_update_slice to write. Steps (x[::2]), diagonals and splits
+// all come out as boxes. What does not (overlapping windows, odd strides) gathers or scatters.
+#include "csrc/trace/view.h"
+
+#include <algorithm>
+#include <numeric>
+#include <stdexcept>
+
+namespace torch_tpu::trace {
+namespace {
+
+using stablehlo::Builder;
+using stablehlo::Dims;
+using stablehlo::DType;
+using stablehlo::Type;
+using stablehlo::Value;
+
+Dims to_dims(ShapeRef shape) { return Dims(shape.begin(), shape.end()); }
+
+// Dims ordered from the largest stride to the smallest.
+Dims storage_order(ShapeRef dims, ShapeRef strides) {
+  Dims order(dims.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) {
+    const auto i = static_cast<size_t>(a);
+    const auto j = static_cast<size_t>(b);
+    // Size-1 dims have arbitrary strides: they go first.
+    if (dims[i] == 1 || dims[j] == 1) return dims[i] == 1 && dims[j] != 1;
+    return strides[i] > strides[j];
+  });
+  return order;
+}
+
+bool is_row_major(ShapeRef dims, ShapeRef strides) {
+  int64_t step = 1;
+  for (size_t i = dims.size(); i-- > 0;) {
+    if (dims[i] == 1) continue;
+    if (strides[i] != step) return false;
+    step *= dims[i];
+  }
+  return true;
+}
+
+Value flatten(const Value& x) { return x.builder().reshape(x, {x.numel()}); }
+
+// The same bytes as elements of another dtype, in storage order; keeps the shape where it can.
+Value reinterpret(const Value& x, DType dtype) {
+  Builder& b = x.builder();
+  if (x.dtype() == dtype) return x;
+  if (x.dtype() == DType::kBool) return reinterpret(b.convert(x, DType::kU8), dtype);
+  if (dtype == DType::kBool) {
+    const Value bytes = reinterpret(x, DType::kU8);
+    return b.ne(bytes, b.like(bytes, 0));
+  }
+  if (stablehlo::is_complex(x.dtype())) {
+    Dims column = x.dims();
+    column.push_back(1);
+    const Value parts =
+        b.concatenate({b.reshape(b.real(x), column), b.reshape(b.imag(x), column)}, x.rank());
+    return reinterpret(parts, dtype);
+  }
+  if (stablehlo::is_complex(dtype)) {
+    const Value parts = reinterpret(flatten(x), stablehlo::real_of(dtype));
+    const Value pairs = b.reshape(parts, {parts.numel() / 2, 2});
+    const int64_t n = pairs.dim(0);
+    return b.complex(b.reshape(b.slice_dim(pairs, 1, 0, 1), {n}),
+                     b.reshape(b.slice_dim(pairs, 1, 1, 2), {n}));
+  }
+  const int64_t from = stablehlo::dtype_bytes(x.dtype());
+  const int64_t to = stablehlo::dtype_bytes(dtype);
+  if (from == to) return b.bitcast_convert(x, Type(dtype, x.dims()));
+  if (from > to) {
+    Dims dims = x.dims();
+    dims.push_back(from / to);
+    return b.bitcast_convert(x, Type(dtype, dims));
+  }
+  const int64_t ratio = to / from;
+  const int64_t n = x.numel() / ratio;
+  const Value whole = b.slice(flatten(x), {0}, {n * ratio});
+  return b.bitcast_convert(b.reshape(whole, {n, ratio}), Type(dtype, {n}));
+}
+
+// How a view lies in a storage of n elements, if it is a box of a reshaped storage.
+struct Box {
+  bool valid = false;
+  Dims shape;    // the reshaped storage, its size rounded up to padded
+  int64_t padded = 0;
+  Dims starts;
+  Dims limits;
+  Dims order;   // view dims (positions) in the order of the box's dims
+};
+
+Box find_box(int64_t n, const Geometry& view) {
+  Box box;
+  for (size_t i = 0; i < view.sizes.size(); ++i) {
+    if (view.sizes[i] > 1 && view.strides[i] > 0) box.order.push_back(static_cast<int64_t>(i));
+  }
+  std::stable_sort(box.order.begin(), box.order.end(), [&](int64_t a, int64_t b) {
+    return view.strides[static_cast<size_t>(a)] > view.strides[static_cast<size_t>(b)];
+  });
+  int64_t rest = view.offset;
+  int64_t outer = 0;   // stride of the dim before; 0 for the first
+  for (int64_t position : box.order) {
+    const int64_t size = view.sizes[static_cast<size_t>(position)];
+    const int64_t stride = view.strides[static_cast<size_t>(position)];
+    int64_t extent;
+    if (outer == 0) {
+      extent = (n + stride - 1) / stride;
+      box.padded = extent * stride;
+    } else {
+      if (outer % stride != 0 || outer == stride) return box;
+      extent = outer / stride;
+    }
+    const int64_t start = rest / stride;
+    rest %= stride;
+    if (start + size > extent) return box;
+    box.shape.push_back(extent);
+    box.starts.push_back(start);
+    box.limits.push_back(start + size);
+    outer = stride;
+  }
+  if (box.order.empty()) {   // one element
+    if (rest >= n) return box;
+    box.padded = n;
+    outer = n;
+  }
+  if (outer > 1) {
+    box.shape.push_back(outer);
+    box.starts.push_back(rest);
+    box.limits.push_back(rest + 1);
+  }
+  box.valid = true;
+  return box;
+}
+
+Value pad_flat(const Value& flat, int64_t size) {
+  Builder& b = flat.builder();
+  if (flat.numel() == size) return flat;
+  return b.pad(flat, b.splat(0, Type(flat.dtype(), {})), {0}, {size - flat.numel()});
+}
+
+Value to_box(const Value& storage, const Box& box) {
+  Builder& b = storage.builder();
+  if (storage.numel() == box.padded) return b.reshape(storage, box.shape);
+  return b.reshape(pad_flat(flatten(storage), box.padded), box.shape);
+}
+
+Dims sizes_of(const Box& box) {
+  Dims sizes;
+  for (size_t i = 0; i < box.shape.size(); ++i) sizes.push_back(box.limits[i] - box.starts[i]);
+  return sizes;
+}
+
+// Flat storage positions of the view's elements.
+Value positions(Builder& b, const Geometry& view) {
+  const Type type(DType::kS64, to_dims(view.sizes));
+  Value index = b.splat_int(view.offset, type);
+  for (size_t i = 0; i < view.sizes.size(); ++i) {
+    if (view.sizes[i] <= 1 || view.strides[i] == 0) continue;
+    index = index + b.multiply(b.iota(type, static_cast<int64_t>(i)),
+                               b.splat_int(view.strides[i], type));
+  }
+  return index;
+}
+
+Value gather_view(const Value& storage, const Geometry& view) {
+  Builder& b = storage.builder();
+  const Value index = positions(b, view);
+  Dims with_vector = index.dims();
+  with_vector.push_back(1);
+  stablehlo::GatherDims dims;
+  dims.collapsed_slice_dims = {0};
+  dims.start_index_map = {0};
+  dims.index_vector_dim = index.rank();
+  return b.gather(flatten(storage), b.reshape(index, with_vector), dims, {1});
+}
+
+Value scatter_view(const Value& storage, const Geometry& view, const Value& update) {
+  Builder& b = storage.builder();
+  const int64_t n = update.numel();
+  stablehlo::ScatterDims dims;
+  dims.inserted_window_dims = {0};
+  dims.scatter_dims_to_operand_dims = {0};
+  dims.index_vector_dim = 1;
+  return b.scatter(flatten(storage), b.reshape(positions(b, view), {n, 1}), flatten(update), dims,
+                   [](const stablehlo::Values& args) { return stablehlo::Values{args[1]}; });
+}
+
+}  // namespace
+
+Value read_view(const Value& base, ShapeRef base_strides, const Geometry& view, DType dtype) {
+  Builder& b = base.builder();
+  const Dims sizes = to_dims(view.sizes);
+  if (base.dtype() == dtype && view.offset == 0 && base.dims() == sizes &&
+      ShapeRef(view.strides) == base_strides) {
+    return base;
+  }
+  if (stablehlo::product(sizes) == 0) return b.splat(0, Type(dtype, sizes));
+  Value storage = base;
+  if (!is_row_major(base.dims(), base_strides)) {
+    storage = b.transpose(base, storage_order(base.dims(), base_strides));
+  }
+  storage = reinterpret(storage, dtype);
+  const Box box = find_box(storage.numel(), view);
+  if (!box.valid) return gather_view(storage, view);
+
+  Value x = b.slice(to_box(storage, box), box.starts, box.limits);
+  // Drop the trailing single element, go to the view's order, put back sizes 1 and broadcasts.
+  Dims kept;
+  for (int64_t position : box.order) kept.push_back(sizes[static_cast<size_t>(position)]);
+  x = b.reshape(x, kept);
+  Dims permutation(box.order.size());
+  std::iota(permutation.begin(), permutation.end(), 0);
+  std::sort(permutation.begin(), permutation.end(), [&](int64_t a, int64_t c) {
+    return box.order[static_cast<size_t>(a)] < box.order[static_cast<size_t>(c)];
+  });
+  x = b.transpose(x, permutation);
+  if (x.numel() == stablehlo::product(sizes)) return b.reshape(x, sizes);
+  Dims broadcast_dims = box.order;
+  std::sort(broadcast_dims.begin(), broadcast_dims.end());
+  return b.broadcast_in_dim(x, sizes, broadcast_dims);
+}
+
+Value write_view(const Value& base, ShapeRef base_strides, const Geometry& view,
+                 const Value& update) {
+  Builder& b = base.builder();
+  const Dims sizes = to_dims(view.sizes);
+  if (base.dtype() == update.dtype() && view.offset == 0 && base.dims() == sizes &&
+      ShapeRef(view.strides) == base_strides) {
+    return update;
+  }
+  if (update.numel() == 0) return base;
+  const bool row_major = is_row_major(base.dims(), base_strides);
+  const Dims order = storage_order(base.dims(), base_strides);
+  const Value ordered = row_major ? base : b.transpose(base, order);
+  const Value storage = reinterpret(ordered, update.dtype());
+  const Box box = find_box(storage.numel(), view);
+  Value written;
+  if (!box.valid) {
+    written = scatter_view(storage, view, update);
+  } else {
+    Dims kept;
+    for (size_t i = 0; i < sizes.size(); ++i) {
+      if (sizes[i] > 1 && view.strides[i] > 0) {
+        kept.push_back(sizes[i]);
+      } else if (sizes[i] > 1) {
+        throw std::invalid_argument("cannot write to an expanded view");
+      }
+    }
+    // From the view's order to the box's.
+    Dims by_position = box.order;
+    std::sort(by_position.begin(), by_position.end());
+    Dims permutation;
+    for (int64_t position : box.order) {
+      permutation.push_back(std::find(by_position.begin(), by_position.end(), position) -
+                            by_position.begin());
+    }
+    const Value part =
+        b.reshape(b.transpose(b.reshape(update, kept), permutation), sizes_of(box));
+    if (sizes_of(box) == box.shape) {
+      written = part;
+    } else {
+      stablehlo::Values starts;
+      for (int64_t start : box.starts) starts.push_back(b.splat_int(start, Type(DType::kS32, {})));
+      written = b.dynamic_update_slice(to_box(storage, box), part, starts);
+    }
+  }
+  if (written.numel() != storage.numel()) {
+    written = b.slice(flatten(written), {0}, {storage.numel()});
+  }
+  // Back to the base: a narrower view dtype may have split off whole elements only.
+  Value back = reinterpret(b.reshape(written, storage.dims()), ordered.dtype());
+  back = b.reshape(back, ordered.dims());
+  if (row_major) return back;
+  Dims inverse(order.size());
+  for (size_t i = 0; i < order.size(); ++i) {
+    inverse[static_cast<size_t>(order[i])] = static_cast<int64_t>(i);
+  }
+  return b.transpose(back, inverse);
+}
+
+}  // namespace torch_tpu::trace

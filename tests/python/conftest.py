@@ -1,0 +1,35 @@
+"""Fixtures shared by the Python tests."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable
+
+import pytest
+
+RunPython = Callable[..., str]
+
+
+@pytest.fixture
+def run_python() -> RunPython:
+    """Runs code in a fresh interpreter: `run_python(code, TORCH_TPU_CPU_DEVICES="4")`.
+
+    For what a process can do only once: starting the client, its number of devices, forking.
+    """
+
+    def run(code: str, **env: str) -> str:
+        done = subprocess.run(
+            [sys.executable, "-c", textwrap.dedent(code)],
+            env={**os.environ, **env},
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    return run

@@ -1,0 +1,114 @@
+"""Matrix products: every op against CPU, scalars as runtime values, dtype errors."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from ops.harness import COMPLEX, FLOAT, FLOATS, Case, cases
+
+NUMBERS = (*FLOATS, torch.int64, *COMPLEX)
+
+
+@cases(
+    Case("mm", torch.mm, lambda make: (make(3, 4), make(4, 5)), dtypes=NUMBERS),
+    Case("mm-transposed", torch.mm, lambda make: (make(4, 3).t(), make(5, 4).t())),
+    Case("mm-empty-sum", torch.mm, lambda make: (make(3, 0), make(0, 5))),
+    Case("mm-empty", torch.mm, lambda make: (make(0, 4), make(4, 5))),
+    Case("bmm", torch.bmm, lambda make: (make(2, 3, 4), make(2, 4, 5)), dtypes=NUMBERS),
+    Case("addmm", torch.addmm, lambda make: (make(5), make(3, 4), make(4, 5)), dtypes=NUMBERS),
+    Case(
+        "addmm-scaled",
+        torch.addmm,
+        lambda make: (make(3, 5), make(3, 4), make(4, 5), {"beta": 2, "alpha": 3}),
+        dtypes=NUMBERS,
+    ),
+    Case(
+        "addmm-beta0",
+        torch.addmm,
+        lambda make: (make(3, 5) * torch.nan, make(3, 4), make(4, 5), {"beta": 0}),
+        grad=False,
+    ),
+    Case(
+        "baddbmm",
+        torch.baddbmm,
+        lambda make: (make(2, 3, 5), make(2, 3, 4), make(2, 4, 5), {"beta": 0.5, "alpha": 2}),
+        dtypes=FLOATS,
+    ),
+    Case("addbmm", torch.addbmm, lambda make: (make(3, 5), make(2, 3, 4), make(2, 4, 5))),
+    Case("mv", torch.mv, lambda make: (make(3, 4), make(4)), dtypes=NUMBERS),
+    Case("addmv", torch.addmv, lambda make: (make(3), make(3, 4), make(4), {"alpha": 0.5})),
+    Case("addr", torch.addr, lambda make: (make(3, 4), make(3), make(4)), dtypes=NUMBERS),
+    Case("addr-bool", torch.addr, lambda make: (make(3, 4), make(3), make(4)), (torch.bool,)),
+    Case("dot", torch.dot, lambda make: (make(5), make(5)), dtypes=NUMBERS),
+    Case("vdot", torch.vdot, lambda make: (make(5), make(5)), dtypes=(*FLOAT, *COMPLEX)),
+    Case("outer", torch.outer, lambda make: (make(3), make(4))),
+    Case("matmul-batched", torch.matmul, lambda make: (make(2, 1, 3, 4), make(3, 4, 5))),
+    Case("matmul-vector", torch.matmul, lambda make: (make(2, 3, 4), make(4))),
+    Case(
+        "einsum",
+        lambda a, b: torch.einsum("bij,bkj->bik", a, b),
+        lambda make: (make(2, 3, 4), make(2, 5, 4)),
+    ),
+    Case("linear", F.linear, lambda make: (make(2, 3, 4), make(5, 4), make(5)), dtypes=FLOATS),
+    Case("linear-no-bias", F.linear, lambda make: (make(3, 4), make(5, 4)), (*FLOAT, *COMPLEX)),
+    Case("linear-vector", F.linear, lambda make: (make(4), make(5, 4), make(5))),
+    Case("linear-weight-vector", F.linear, lambda make: (make(3, 4), make(4))),
+    Case("linear-empty", F.linear, lambda make: (make(0, 4), make(5, 4), make(5))),
+    Case("bilinear", F.bilinear, lambda make: (make(6, 3), make(6, 4), make(5, 3, 4), make(5))),
+    Case("cdist", torch.cdist, lambda make: (make(5, 3), make(4, 3))),
+    Case("pdist", F.pdist, lambda make: (make(6, 3),)),
+    Case("pdist-1", F.pdist, lambda make: (make(6, 3), 1.0)),
+    Case("pdist-inf", F.pdist, lambda make: (make(6, 3), torch.inf)),
+    Case("pdist-1.5", F.pdist, lambda make: (make(6, 3), 1.5)),
+)
+def test_matmul(case, dtype):
+    case.check(dtype)
+
+
+def test_int_mm():
+    a = torch.randint(-128, 128, (17, 8), dtype=torch.int8)
+    b = torch.randint(-128, 128, (8, 16), dtype=torch.int8)
+    got = torch._int_mm(a.to("tpu"), b.to("tpu"))
+    assert torch.equal(got.cpu(), a.int() @ b.int())
+
+
+@pytest.mark.parametrize("use_gelu", [False, True])
+def test_addmm_activation(use_gelu):
+    args = torch.randn(5), torch.randn(3, 4), torch.randn(4, 5)
+    want = torch._addmm_activation(*args, use_gelu=use_gelu)
+    got = torch._addmm_activation(*(x.to("tpu") for x in args), use_gelu=use_gelu)
+    torch.testing.assert_close(got.cpu(), want)
+
+
+def test_half_accumulates_in_float32():
+    a = torch.full((1, 4096), 1.0, dtype=torch.bfloat16, device="tpu")
+    assert torch.mm(a, a.t()).item() == 4096
+
+
+def test_linear_second_derivative():
+    def second(device):
+        torch.manual_seed(0)
+        x, w, b = torch.randn(3, 4), torch.randn(2, 4), torch.randn(2)
+        x, w, b = (v.to(device).requires_grad_() for v in (x, w, b))
+        (gx,) = torch.autograd.grad((F.linear(x, w, b) ** 2).sum(), x, create_graph=True)
+        return torch.autograd.grad((gx**2).sum(), (x, w))
+
+    for got, want in zip(second("tpu"), second("cpu"), strict=True):
+        torch.testing.assert_close(got.cpu(), want)
+
+
+def test_mixed_dtypes_are_refused():
+    a = torch.ones(2, 3, device="tpu")
+    b = torch.ones(3, 2, device="tpu", dtype=torch.float64)
+    with pytest.raises(RuntimeError, match="expected m1 and m2 to have the same dtype"):
+        torch.mm(a, b)
+
+
+def test_precision_is_part_of_the_key():
+    a = torch.randn(4, 4)
+    want = a @ a
+    try:
+        for precision in ("medium", "high", "highest"):
+            torch.set_float32_matmul_precision(precision)
+            torch.testing.assert_close((a.to("tpu") @ a.to("tpu")).cpu(), want)
+    finally:
+        torch.set_float32_matmul_precision("highest")

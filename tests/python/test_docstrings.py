@@ -1,0 +1,39 @@
+"""The examples in the docstrings of public functions run and say the truth."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+
+import pytest
+
+import torch_tpu
+
+MODULES = [
+    "torch_tpu",
+    "torch_tpu._modes",
+    "torch_tpu._safetensors_header",
+    "torch_tpu._stats",
+    "torch_tpu.debug",
+    "torch_tpu.safetensors",
+    "torch_tpu.tpu",
+    "torch_tpu.tpu._device",
+    "torch_tpu.tpu._lazy",
+    "torch_tpu.tpu._properties",
+    "torch_tpu.tpu.amp",
+    "torch_tpu.tpu.memory",
+    "torch_tpu.tpu.random",
+    "torch_tpu.tpu.streams",
+]
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_examples(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # some write a file
+    mode = torch_tpu.get_mode()
+    try:
+        results = doctest.testmod(importlib.import_module(name))
+    finally:
+        torch_tpu.set_mode(mode)
+    assert results.failed == 0
+    assert results.attempted > 0

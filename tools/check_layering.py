@@ -1,0 +1,158 @@
+"""Checks what the compiler does not: who includes whom in csrc, and how long files are.
+
+Usage: python tools/check_layering.py [ROOT]. Prints `file:line: message`, exits 1 on an error.
+tests/cpp/<folder> follows the rules of csrc/<folder>: its tests link only what that folder may use.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+# Folder of csrc -> the folders it may include besides itself.
+LAYERS: dict[str, tuple[str, ...]] = {
+    "base": (),
+    "pjrt": ("base",),
+    "stablehlo": ("base",),
+    "ops": ("base", "stablehlo"),
+    "trace": ("base", "pjrt", "stablehlo", "ops"),
+    "cache": ("base", "pjrt", "stablehlo", "ops", "trace"),
+    "device": ("base", "pjrt", "stablehlo", "ops", "trace", "cache"),
+    "dispatch": ("base", "pjrt", "stablehlo", "ops", "trace", "cache", "device"),
+    "distributed": ("base", "pjrt", "stablehlo", "ops", "trace", "cache", "device", "dispatch"),
+    "bindings": (
+        *("base", "pjrt", "stablehlo", "ops", "trace", "cache", "device", "dispatch"),
+        "distributed",
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Library:
+    """Headers from outside the project, and the folders that must not include them."""
+
+    name: str
+    pattern: re.Pattern[str]
+    forbidden_in: frozenset[str]
+    reason: str
+
+
+LIBRARIES = (
+    Library(
+        "Python",
+        re.compile(
+            r"(Python\.h|pybind11/.*|torch/(extension|python)\.h|torch/csrc/(.*/)?python_[^/]*|"
+            r"torch/csrc/(utils/(pybind|object_ptr|py[a-z_]*)|Exceptions|THP)\.h)$"
+        ),
+        frozenset(LAYERS) - {"bindings"},
+        "only csrc/bindings knows Python",
+    ),
+    Library(
+        "torch",
+        re.compile(r"(torch|ATen|c10|caffe2)/"),
+        frozenset({"base", "pjrt", "stablehlo"}),
+        "the core is built and tested without torch",
+    ),
+    Library(
+        "ATen",
+        re.compile(r"ATen/"),
+        frozenset({"cache"}),
+        "the cache knows programs, not tensors",
+    ),
+    Library(
+        "PJRT",
+        re.compile(r"(.*/)?pjrt_c_api[^/]*\.h$"),
+        frozenset(LAYERS) - {"pjrt"},
+        "only csrc/pjrt speaks the C API; use its classes",
+    ),
+)
+
+INCLUDE = re.compile(r'^\s*#\s*include\s*(?:"([^"]+)"|<([^>]+)>)')
+CPP_SUFFIXES = frozenset({".cpp", ".h"})
+LENGTH_SUFFIXES = CPP_SUFFIXES | {".py"}
+LENGTH_ROOTS = ("csrc", "torch_tpu", "tests", "tools", "examples", "benchmarks")
+WARN_LINES, MAX_LINES = 400, 800
+
+
+@dataclass(frozen=True)
+class Finding:
+    path: Path
+    line: int
+    message: str
+    is_error: bool = True
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.line}: {'error' if self.is_error else 'warning'}: {self.message}"
+
+
+def check_include(folder: str, header: str, quoted: bool) -> str | None:
+    """What is wrong with `header` included from a file of `folder`, or None."""
+    if quoted and ".." in header.split("/"):
+        return f'"{header}" climbs out of its folder; write "csrc/<folder>/<file>.h"'
+    if header.startswith("csrc/"):
+        target = header.split("/")[1]
+        if target not in LAYERS:
+            return (
+                f'"{header}": csrc/{target} is no layer; add it to LAYERS in {Path(__file__).name}'
+            )
+        if target != folder and target not in LAYERS[folder]:
+            allowed = ", ".join((folder, *LAYERS[folder]))
+            return f'"{header}": {folder} must not include {target} (allowed: {allowed})'
+    for library in LIBRARIES:
+        if folder in library.forbidden_in and library.pattern.match(header):
+            return f"<{header}>: {folder} must not include {library.name}: {library.reason}"
+    return None
+
+
+def files(root: Path, suffixes: frozenset[str]) -> Iterator[Path]:
+    """Files under `root` with one of `suffixes`, in a stable order."""
+    return (p for p in sorted(root.rglob("*")) if p.suffix in suffixes and p.is_file())
+
+
+def layering(root: Path) -> Iterator[Finding]:
+    """Include findings of csrc and tests/cpp."""
+    for tree in (root / "csrc", root / "tests" / "cpp"):
+        for path in files(tree, CPP_SUFFIXES):
+            shown, parts = path.relative_to(root), path.relative_to(tree).parts
+            if len(parts) < 2 or parts[0] not in LAYERS:
+                yield Finding(shown, 1, f"not in one of the layers {', '.join(LAYERS)}")
+                continue
+            for number, text in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+                if match := INCLUDE.match(text):
+                    quoted, angled = match.groups()
+                    message = check_include(parts[0], quoted or angled, quoted is not None)
+                    if message:
+                        yield Finding(shown, number, message)
+
+
+def lengths(root: Path) -> Iterator[Finding]:
+    """Files that are too long to read in one sitting."""
+    for tree in LENGTH_ROOTS:
+        for path in files(root / tree, LENGTH_SUFFIXES):
+            with path.open("rb") as file:
+                count = sum(1 for _ in file)
+            if count > WARN_LINES:
+                limit = MAX_LINES if count > MAX_LINES else WARN_LINES
+                message = f"{count} lines, more than {limit}; split it by what it does"
+                yield Finding(path.relative_to(root), limit + 1, message, count > MAX_LINES)
+
+
+def main(arguments: list[str]) -> int:
+    """Prints all findings; 1 when one of them is an error."""
+    if len(arguments) > 1:
+        print(__doc__, file=sys.stderr)
+        return 2
+    root = Path(arguments[0]) if arguments else Path(__file__).resolve().parent.parent
+    findings = [*layering(root), *lengths(root)]
+    for finding in findings:
+        print(finding)
+    errors = sum(finding.is_error for finding in findings)
+    print(f"check_layering: {errors} errors, {len(findings) - errors} warnings")
+    return 1 if errors else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,81 @@
+"""TorchTPU: the PyTorch device "tpu".
+
+`import torch` loads this package by itself. Importing it starts nothing: the first tensor does.
+
+    >>> import torch
+    >>> torch.ones(2, device="tpu") * 3
+    tensor([3., 3.], device='tpu:0')
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+_autoload_error: Exception | None = None
+
+
+# Stands above all imports: `import torch` calls it, and in a program that imports torch_tpu first,
+# this module is then only half done.
+def _autoload() -> None:
+    """Entry point of the group `torch.backends`: called once, by `import torch`.
+
+    A device that cannot load must not take `import torch` down with it: that becomes a warning,
+    and an error only for a program that imports torch_tpu itself.
+    """
+    if _autoload_error is not None:
+        import warnings
+
+        sys.modules.pop(__name__, None)
+        warnings.warn(
+            f"The device 'tpu' is not available: {_autoload_error}", RuntimeWarning, stacklevel=2
+        )
+
+
+def _torch_is_importing() -> bool:
+    spec = getattr(sys.modules.get("torch"), "__spec__", None)
+    return bool(getattr(spec, "_initializing", False))
+
+
+_autoloading = _torch_is_importing()
+try:
+    from torch_tpu._registration import register
+
+    register()
+    from torch_tpu._modes import get_mode, mode, set_mode
+    from torch_tpu._stats import FallbackUse, clear_programs, coverage, stats
+except Exception as error:
+    if not _autoloading:
+        raise
+    _autoload_error = error
+
+if TYPE_CHECKING:
+    from torch_tpu import debug, safetensors, tpu
+
+__all__ = [
+    "FallbackUse",
+    "clear_programs",
+    "coverage",
+    "debug",
+    "get_mode",
+    "mode",
+    "safetensors",
+    "set_mode",
+    "stats",
+    "tpu",
+]
+
+_LAZY_MODULES = ("debug", "safetensors")
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LAZY_MODULES:
+        return importlib.import_module(f"{__name__}.{name}")
+    raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LAZY_MODULES})

@@ -1,0 +1,118 @@
+"""Where torch's own Python code does not reach a renamed device: printing, DLPack, autocast,
+storages in the old file format, and sending tensors to other processes. Other devices go through
+the wrappers unchanged."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable
+from multiprocessing.reduction import ForkingPickler
+from typing import Any
+
+import torch
+
+from torch_tpu import _dlpack
+
+
+def install() -> None:
+    """Wraps the torch functions; called once."""
+    _autocast_to_bfloat16()
+    _print_from_host()
+    _storages_by_way_of_host()
+    _no_sharing_between_processes()
+    _dlpack.install()
+
+
+def _wrap(owner: Any, name: str, make: Callable[[Any], Any]) -> None:
+    original = getattr(owner, name)
+    setattr(owner, name, functools.wraps(original)(make(original)))
+
+
+def _autocast_to_bfloat16() -> None:
+    """The default dtype is kept per thread and starts as float16, so each thread sets it once."""
+    seen = threading.local()
+
+    def make(original: Any) -> Any:
+        def init(self: torch.autocast, device_type: str, *args: Any, **kwargs: Any) -> None:
+            if device_type == "tpu" and not hasattr(seen, "here"):
+                seen.here = True
+                torch.set_autocast_dtype("tpu", torch.bfloat16)
+            original(self, device_type, *args, **kwargs)
+
+        return init
+
+    _wrap(torch.autocast, "__init__", make)
+    seen.here = True
+    torch.set_autocast_dtype("tpu", torch.bfloat16)
+
+
+def _print_from_host() -> None:
+    """One transfer instead of dozens of small programs. `device='tpu:0'` is added by the caller."""
+
+    def make(original: Any) -> Any:
+        def tensor_str(self: torch.Tensor, indent: int) -> str:
+            if self.device.type == "tpu":
+                self = (self.clone() if self._is_zerotensor() else self).cpu()
+            return original(self, indent)
+
+        return tensor_str
+
+    _wrap(torch._tensor_str, "_tensor_str", make)
+
+
+def _storages_by_way_of_host() -> None:
+    """torch reads and writes these through the storage's address, which no one may do here."""
+
+    def make_write(original: Any) -> Any:
+        def write_file(self: torch.UntypedStorage, *args: Any) -> Any:
+            return original(self.cpu() if self.device.type == "tpu" else self, *args)
+
+        return write_file
+
+    def make_read(original: Any) -> Any:
+        def set_from_file(self: torch.UntypedStorage, *args: Any) -> Any:
+            if self.device.type != "tpu":
+                return original(self, *args)
+            host = torch.UntypedStorage(self.nbytes())
+            original(host, *args)
+            self.copy_(host)
+            return self
+
+        return set_from_file
+
+    def make_getitem(original: Any) -> Any:
+        def getitem(self: torch.UntypedStorage, index: Any) -> Any:
+            if self.device.type == "tpu" and isinstance(index, slice):
+                raise RuntimeError(
+                    "A slice of a tpu storage cannot share its memory. Slice a tensor over it, or "
+                    "storage.cpu()."
+                )
+            return original(self, index)
+
+        return getitem
+
+    _wrap(torch.UntypedStorage, "_write_file", make_write)
+    _wrap(torch.UntypedStorage, "_set_from_file", make_read)
+    _wrap(torch.UntypedStorage, "__getitem__", make_getitem)
+
+
+def _no_sharing_between_processes() -> None:
+    from torch.multiprocessing import reductions
+
+    def make(original: Any) -> Any:
+        def reduce(value: torch.Tensor | torch.UntypedStorage) -> Any:
+            if value.device.type == "tpu":
+                raise RuntimeError(
+                    "Cannot send a tpu tensor to another process: device memory is not shared "
+                    "between processes. Send tensor.cpu(), and move it with .to('tpu') there."
+                )
+            return original(value)
+
+        return reduce
+
+    _wrap(reductions, "reduce_tensor", make)
+    _wrap(reductions, "reduce_storage", make)
+    ForkingPickler.register(torch.Tensor, reductions.reduce_tensor)
+    ForkingPickler.register(torch.nn.Parameter, reductions.reduce_tensor)
+    ForkingPickler.register(torch.UntypedStorage, reductions.reduce_storage)

@@ -1,0 +1,76 @@
+"""Choosing how eager ops run: debug, strict or fused."""
+
+from __future__ import annotations
+
+import contextlib
+from types import TracebackType
+from typing import Literal, get_args
+
+from torch_tpu import _C
+
+Mode = Literal["debug", "strict", "fused"]
+
+
+def set_mode(name: Mode) -> None:
+    """Sets how eager ops run from here on.
+
+    - ``"debug"``: each op on its own, waiting for it; an error names the op and the caller's line.
+    - ``"strict"``: each op on its own, asynchronously.
+    - ``"fused"``: ops are gathered into larger programs, asynchronously. The default.
+
+    The mode belongs to the process: threads, autograd's own included, all see it. Ops already
+    gathered are launched first. The initial mode is ``TORCH_TPU_MODE``.
+
+    >>> import torch_tpu
+    >>> torch_tpu.set_mode("strict")
+    >>> torch_tpu.get_mode()
+    'strict'
+    """
+    _C._set_mode(_check(name))
+
+
+def get_mode() -> Mode:
+    """The mode eager ops run in: ``"debug"``, ``"strict"`` or ``"fused"``.
+
+    >>> import torch_tpu
+    >>> torch_tpu.get_mode() in ("debug", "strict", "fused")
+    True
+    """
+    return _C._get_mode()
+
+
+class mode(contextlib.ContextDecorator):  # noqa: N801, a function to its users, as torch.no_grad
+    """Runs a block, or a function, in a mode and sets the previous one back.
+
+    As the mode belongs to the process, other threads run in it meanwhile.
+
+    >>> import torch, torch_tpu
+    >>> with torch_tpu.mode("debug"):
+    ...     total = torch.ones(3, device="tpu").sum()
+    >>> @torch_tpu.mode("strict")
+    ... def double(x):
+    ...     return x * 2
+    """
+
+    def __init__(self, name: Mode) -> None:
+        self._name = _check(name)
+        self._previous: list[Mode] = []
+
+    def __enter__(self) -> mode:
+        self._previous.append(get_mode())
+        _C._set_mode(self._name)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        _C._set_mode(self._previous.pop())
+
+
+def _check(name: Mode) -> Mode:
+    if name not in get_args(Mode):
+        raise ValueError(f"[set_mode] expected 'debug', 'strict' or 'fused', got {name!r}.")
+    return name

@@ -1,0 +1,51 @@
+"""Finding where a value went wrong."""
+
+from __future__ import annotations
+
+from types import TracebackType
+
+from torch_tpu import _C
+
+__all__ = ["check_nans", "is_checking_nans"]
+
+
+class check_nans:  # noqa: N801, a function to its users, as torch.set_grad_enabled
+    """Raises at the op that first produces a NaN or an infinity.
+
+    Acts at once; in a ``with`` statement it is undone at the end. It belongs to the process, and
+    turns debug mode on, as only there every op is waited for and looked at; turning it off leaves
+    the mode as it is. The environment's way is ``TORCH_TPU_MODE=debug TORCH_TPU_DEBUG_NANS=1``.
+
+    >>> import torch, torch_tpu
+    >>> with torch_tpu.debug.check_nans():
+    ...     y = torch.ones(2, device="tpu").log()
+    """
+
+    def __init__(self, enabled: bool = True) -> None:
+        self._previous = (_C._get_debug_nans(), _C._get_mode())
+        _C._set_debug_nans(bool(enabled))
+        if enabled:
+            _C._set_mode("debug")
+
+    def __enter__(self) -> check_nans:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        nans, mode = self._previous
+        _C._set_debug_nans(nans)
+        _C._set_mode(mode)
+
+
+def is_checking_nans() -> bool:
+    """Whether debug mode checks for NaN and infinity.
+
+    >>> import torch_tpu
+    >>> torch_tpu.debug.is_checking_nans()
+    False
+    """
+    return _C._get_debug_nans()
