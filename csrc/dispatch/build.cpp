@@ -241,6 +241,7 @@ trace::ProgramPtr build_program(const Frame& frame) {
     }
     program->outputs.push_back(std::move(output));
   }
+  program->numbers = inferred.numbers;
   program->check_messages = std::move(lowered.check_messages);
   for (int i = 0; i < trace::kNumCarriers; ++i) program->pack_sizes[i] = node.pack_sizes[i];
   return program;

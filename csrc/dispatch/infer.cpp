@@ -66,10 +66,11 @@ Inferred infer(const Frame& frame) {
   if (op.entry->no_meta || !op.handle.hasComputedKernelForDispatchKey(c10::DispatchKey::Meta)) {
     return out;
   }
-  op.handle.callBoxedForDispatchKey(c10::DispatchKey::Meta, stack);
+  op.handle.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::Meta), &stack);
   out.known = true;
   for (size_t i = 0; i < op.returns.size(); ++i) {
     const c10::IValue& value = stack[i];
+    out.numbers.push_back(op.return_is_tensor[i] ? c10::IValue() : value);
     if (op.return_is_list[i]) {
       const auto list = value.toListRef();
       out.list_sizes.push_back(static_cast<int>(list.size()));

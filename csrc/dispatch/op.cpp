@@ -92,6 +92,8 @@ Op::Op(c10::OperatorHandle handle_in, const ops::Entry* entry_in)
     }
     returns.push_back(source);
     return_is_list.push_back(result.type()->kind() == TypeKind::ListType);
+    return_is_tensor.push_back(return_is_list.back() ||
+                               result.type()->kind() == TypeKind::TensorType);
   }
   for (size_t i = 0; i < args.size(); ++i) {
     if (args[i].written && !returned[i]) extra_writes.push_back(static_cast<int>(i));

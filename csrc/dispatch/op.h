@@ -43,6 +43,7 @@ struct Op {
   // Per schema return: the written argument it aliases, or -1 for a new tensor or list.
   std::vector<int> returns;
   std::vector<bool> return_is_list;
+  std::vector<bool> return_is_tensor;   // false for the numbers some ops return beside tensors
   // Written arguments that no return stands for, in schema order.
   std::vector<int> extra_writes;
   int device_arg = -1;      // factory functions

@@ -132,6 +132,9 @@ void finish(const trace::Program& program, Frame& frame, Launch& launch, c10::St
       c10::List<at::Tensor> list;
       for (size_t k = 0; k < in_list; ++k) list.push_back(std::move(fresh[taken++]));
       results.emplace_back(std::move(list));
+    } else if (!op.return_is_tensor[i]) {
+      ++taken;   // the lowering gave an undefined value for it
+      results.push_back(program.numbers[i]);
     } else {
       results.emplace_back(std::move(fresh[taken++]));
     }

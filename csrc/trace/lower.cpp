@@ -28,7 +28,8 @@ class NodeLowering {
     fill_source();
     std::vector<Type> expected;
     for (const Result& result : node_.results) {
-      expected.emplace_back(result.defined ? ops::to_dtype(result.dtype) : DType::kF32,
+      const bool known = result.dtype != c10::ScalarType::Undefined;
+      expected.emplace_back(known ? ops::to_dtype(result.dtype) : DType::kF32,
                             to_dims(result.sizes));
     }
     ops::Call call(b_, source_, std::move(expected));

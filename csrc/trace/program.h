@@ -30,6 +30,7 @@ struct Program final : public c10::intrusive_ptr_target {
     int write = -1;   // index among the call's tensors, or -1 for a new tensor
   };
   std::vector<Output> outputs;
+  std::vector<c10::IValue> numbers;   // per return of the op: what is not a tensor
   std::vector<std::string> check_messages;
   int64_t new_bytes = 0;   // what running it allocates
   int pack_sizes[kNumCarriers] = {0, 0, 0};
