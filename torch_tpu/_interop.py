@@ -1,6 +1,5 @@
-"""Where torch's own Python code does not reach a renamed device: printing, DLPack, autocast,
-storages in the old file format, and sending tensors to other processes. Other devices go through
-the wrappers unchanged."""
+"""Where torch's own Python code does not reach a renamed device: printing, autocast, DLPack, files,
+sending tensors to other processes. Other devices go through the wrappers unchanged."""
 
 from __future__ import annotations
 
@@ -12,16 +11,16 @@ from typing import Any
 
 import torch
 
-from torch_tpu import _dlpack
+from torch_tpu import _dlpack, _serialization
 
 
 def install() -> None:
     """Wraps the torch functions; called once."""
     _autocast_to_bfloat16()
     _print_from_host()
-    _storages_by_way_of_host()
     _no_sharing_between_processes()
     _dlpack.install()
+    _serialization.install()
 
 
 def _wrap(owner: Any, name: str, make: Callable[[Any], Any]) -> None:
@@ -59,42 +58,6 @@ def _print_from_host() -> None:
         return tensor_str
 
     _wrap(torch._tensor_str, "_tensor_str", make)
-
-
-def _storages_by_way_of_host() -> None:
-    """torch reads and writes these through the storage's address, which no one may do here."""
-
-    def make_write(original: Any) -> Any:
-        def write_file(self: torch.UntypedStorage, *args: Any) -> Any:
-            return original(self.cpu() if self.device.type == "tpu" else self, *args)
-
-        return write_file
-
-    def make_read(original: Any) -> Any:
-        def set_from_file(self: torch.UntypedStorage, *args: Any) -> Any:
-            if self.device.type != "tpu":
-                return original(self, *args)
-            host = torch.UntypedStorage(self.nbytes())
-            original(host, *args)
-            self.copy_(host)
-            return self
-
-        return set_from_file
-
-    def make_getitem(original: Any) -> Any:
-        def getitem(self: torch.UntypedStorage, index: Any) -> Any:
-            if self.device.type == "tpu" and isinstance(index, slice):
-                raise RuntimeError(
-                    "A slice of a tpu storage cannot share its memory. Slice a tensor over it, or "
-                    "storage.cpu()."
-                )
-            return original(self, index)
-
-        return getitem
-
-    _wrap(torch.UntypedStorage, "_write_file", make_write)
-    _wrap(torch.UntypedStorage, "_set_from_file", make_read)
-    _wrap(torch.UntypedStorage, "__getitem__", make_getitem)
 
 
 def _no_sharing_between_processes() -> None:

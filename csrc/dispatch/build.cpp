@@ -1,5 +1,7 @@
 #include "csrc/dispatch/build.h"
 
+#include <ATen/MemoryOverlap.h>
+
 #include <chrono>
 #include <filesystem>
 #include <fstream>
@@ -201,9 +203,17 @@ void dump(const std::string& folder, const std::string& name, const std::string&
   std::ofstream(file.str()) << text;
 }
 
+// A function of the strides, so a hit need not ask again.
+void check_writable(const Frame& frame) {
+  for (const TensorRef& ref : frame.tensors) {
+    if (ref.written && ref.impl != nullptr) at::assert_no_internal_overlap(ref.impl);
+  }
+}
+
 }  // namespace
 
 trace::ProgramPtr build_program(const Frame& frame) {
+  check_writable(frame);
   auto program = c10::make_intrusive<trace::Program>();
   program->name = frame.op.name;
   const Inferred inferred = infer(frame);

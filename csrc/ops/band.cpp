@@ -114,8 +114,10 @@ bool all(const std::vector<int64_t>& flags) {
 Value weighted(const Value& x, const Taps& taps, const Dims& shape, int64_t dim) {
   Builder& b = x.builder();
   Value part = take_rows(x, b.ints(taps.index, Type(DType::kS32, shape)), dim);
-  const bool ones = std::all_of(taps.weight.begin(), taps.weight.end(),
-                                [](double w) { return w == 0 || w == 1; });
+  bool ones = true;
+  for (size_t i = 0; i < taps.weight.size(); ++i) {
+    ones = ones && (taps.weight[i] == 1 || !taps.present[i]);
+  }
   if (!ones) {
     const Value weights = b.floats(taps.weight, Type(x.dtype(), shape));
     part = part * spread(weights, part.dims(), dim);

@@ -49,8 +49,12 @@ Value known_range(Call& c, double start, double step) {
 }
 
 Values lower_arange(Call& c) {
-  const double start = c.has("start") ? c.known("start").value() : 0;
-  const double step = c.has("step") ? c.known("step").value() : 1;
+  double start = c.has("start") ? c.known("start").value() : 0;
+  double step = c.has("step") ? c.known("step").value() : 1;
+  if (is_integer(c.out().dtype)) {  // CPU converts the bounds first
+    start = std::trunc(start);
+    step = std::trunc(step);
+  }
   return {known_range(c, start, step)};
 }
 
@@ -72,19 +76,23 @@ Value from_both_ends(Call& c, const Value& start, const Value& end, int64_t step
   return b.select(b.lt(i, b.like(i, double(steps / 2))), up, down);
 }
 
-// Integers are spaced in double, like CPU's.
-DType spacing_dtype(DType t) { return is_float(t) || is_complex(t) ? opmath(t) : DType::kF64; }
-
-Values lower_linspace(Call& c) {
-  const DType t = spacing_dtype(c.out().dtype);
-  return {from_both_ends(c, c.scalar("start", t), c.scalar("end", t), c.integer("steps"))};
+Value spaced(Call& c) {
+  const DType t = c.out().dtype;
+  const int64_t steps = c.integer("steps");
+  // Like CPU: the bounds get the output's dtype first, and integers are spaced in double.
+  const bool whole = !is_float(t) && !is_complex(t);
+  const auto bound = [&](std::string_view name) {
+    return c.b.convert(c.scalar(name, whole ? DType::kS64 : t), whole ? DType::kF64 : opmath(t));
+  };
+  return from_both_ends(c, bound("start"), bound("end"), steps);
 }
 
+Values lower_linspace(Call& c) { return {spaced(c)}; }
+
 Values lower_logspace(Call& c) {
-  const DType t = spacing_dtype(c.out().dtype);
-  const Value exponents =
-      from_both_ends(c, c.scalar("start", t), c.scalar("end", t), c.integer("steps"));
-  return {c.b.power(c.b.broadcast_to(c.scalar("base", t), exponents.dims()), exponents)};
+  const Value exponents = spaced(c);
+  const Value base = c.scalar("base", exponents.dtype());
+  return {c.b.power(c.b.broadcast_to(base, exponents.dims()), exponents)};
 }
 
 // --- matrices ------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 
 #include "csrc/ops/band.h"
 #include "csrc/ops/helpers.h"
@@ -139,11 +140,14 @@ int64_t plane_of(const std::vector<PoolDim>& pools) {
 Values max_pool(const Value& x, const std::vector<PoolDim>& pools, bool adaptive) {
   Builder& b = x.builder();
   Best best = {x, b.splat(0, Type(index_dtype(plane_of(pools)), x.dims()))};
+  std::vector<std::pair<int64_t, int64_t>> untouched;  // dimension and its stride in the plane
   int64_t plane_stride = 1;
   for (auto d = pools.rbegin(); d != pools.rend(); ++d) {
     PoolDim even = *d;
-    even.kernel = even.stride = d->out > 0 ? d->in / d->out : 1;
-    if (!adaptive) {
+    even.kernel = even.stride = d->in / d->out;
+    if (adaptive && d->in == d->out) {
+      untouched.emplace_back(d->dim, plane_stride);
+    } else if (!adaptive) {
       best = pool_dim(best, *d, plane_stride);
     } else if (d->in % d->out == 0) {
       best = pool_dim(best, even, plane_stride);
@@ -151,6 +155,10 @@ Values max_pool(const Value& x, const std::vector<PoolDim>& pools, bool adaptive
       best = adaptive_dim(best, *d, plane_stride);
     }
     plane_stride *= d->in;
+  }
+  // Only now: XLA:CPU gathers an iota wrongly when it fuses it with a selection.
+  for (const auto& [dim, stride] : untouched) {
+    best.index = best.index + b.iota(best.index.type(), dim) * double(stride);
   }
   return {best.value, best.index};
 }

@@ -25,7 +25,8 @@ Value with_bias(Call& c, std::string_view gates, std::string_view bias, DType t)
 // hy, cy, workspace = the activated gates (input, forget, cell, output).
 Values lower_thnn_fused_lstm_cell(Call& c) {
   Builder& b = c.b;
-  const DType t = opmath(c.dtype("input_gates"));
+  const DType narrow = c.dtype("input_gates");
+  const DType t = opmath(narrow);
   const Value gates =
       with_bias(c, "input_gates", "input_bias", t) + with_bias(c, "hidden_gates", "hidden_bias", t);
   const Value i = b.logistic(part(gates, 0, 4));
@@ -33,7 +34,7 @@ Values lower_thnn_fused_lstm_cell(Call& c) {
   const Value g = b.tanh(part(gates, 2, 4));
   const Value o = b.logistic(part(gates, 3, 4));
   const Value cy = f * cast(c.tensor("cx"), t) + i * g;
-  return {o * b.tanh(cy), cy, join({i, f, g, o})};
+  return {cast(o * b.tanh(cy), narrow), cast(cy, narrow), cast(join({i, f, g, o}), narrow)};
 }
 
 // grad_gates, grad_cx, grad_bias.
@@ -134,7 +135,9 @@ Values lower_weight_norm_interface_backward(Call& c) {
 }  // namespace
 
 void add_rnn(Entries& t) {
-  t.push_back({.name = "_thnn_fused_lstm_cell", .lower = lower_thnn_fused_lstm_cell});
+  // Its Meta kernel fails without biases.
+  t.push_back(
+      {.name = "_thnn_fused_lstm_cell", .lower = lower_thnn_fused_lstm_cell, .no_meta = true});
   t.push_back({.name = "_thnn_fused_lstm_cell_backward_impl",
                .lower = lower_thnn_fused_lstm_cell_backward_impl});
   t.push_back(

@@ -94,6 +94,14 @@ Values lower_repeat(Call& c) {
   return {c.b.reshape(c.b.broadcast_in_dim(self, split, at), c.out().dims)};
 }
 
+Values lower_narrow_copy(Call& c) {
+  const Value self = c.tensor("self");
+  const int64_t dim = wrap_dim(c.integer("dim"), self.rank());
+  int64_t start = c.integer("start");
+  if (start < 0) start += self.dim(dim);
+  return {c.b.slice_dim(self, dim, start, start + c.integer("length"))};
+}
+
 // --- padding -------------------------------------------------------------------------------------
 
 // PyTorch lists (before, after) from the last dimension backwards; negative amounts cut.
@@ -394,6 +402,7 @@ void add_shape(Entries& t) {
   t.push_back({.name = "flip", .lower = lower_flip});
   t.push_back({.name = "roll", .lower = lower_roll});
   t.push_back({.name = "repeat", .lower = lower_repeat});
+  t.push_back({.name = "narrow_copy", .lower = lower_narrow_copy});
   t.push_back({.name = "constant_pad_nd", .lower = lower_constant_pad_nd});
   constexpr auto kReflect = Border::kReflect;
   constexpr auto kReplicate = Border::kReplicate;

@@ -71,7 +71,7 @@ Band linear(const Axis& a) {
     const int64_t index = std::min<int64_t>(static_cast<int64_t>(at), a.in - 1);
     const T weight = std::clamp(at - T(index), T(0), T(1));
     add_weight(band, i, index, T(1) - weight);
-    if (index + 1 < a.in) add_weight(band, i, index + 1, weight);
+    add_weight(band, i, index + 1, weight);
   }
   return band;
 }

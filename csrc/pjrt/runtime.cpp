@@ -79,7 +79,14 @@ Runtime::Runtime() {
   if (devices_.empty()) {
     throw std::runtime_error("The PJRT plugin '" + spec.path + "' started but offers no device.");
   }
-  compile_options_ = CompileOptions::portable().serialize();
+  CompileOptions options = CompileOptions::portable();
+  if (kind_ == PlatformKind::kCpu) {
+    // XLA:CPU's XNNPACK path keeps a matmul's packed weights by their address. Memory that is
+    // written in place (donation) or used again by another array then gives the product with the
+    // old contents: silently wrong gradients from the second step on.
+    options.env_option_overrides["xla_cpu_use_xnnpack"] = false;
+  }
+  compile_options_ = options.serialize();
 }
 
 int64_t Runtime::device_memory(int index) const {

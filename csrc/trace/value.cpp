@@ -2,6 +2,7 @@
 
 #include <c10/util/Exception.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <exception>
 #include <iterator>
@@ -26,6 +27,23 @@ bool is_contiguous(ShapeRef dims, ShapeRef strides) {
     step *= dims[i];
   }
   return true;
+}
+
+// Computed, failed, or given away (donated): not running any more. Errors show when it is read.
+bool finished(const pjrt::Buffer& buffer) noexcept {
+  try {
+    return buffer.is_ready();
+  } catch (...) {
+    return true;
+  }
+}
+
+bool finished(const pjrt::Event& event) noexcept {
+  try {
+    return event.is_ready();
+  } catch (...) {
+    return true;
+  }
 }
 
 std::string format_bytes(int64_t bytes) {
@@ -87,8 +105,7 @@ void Ledger::enter(DeviceValue* value) {
   if (counts_.current_values > counts_.peak_values) counts_.peak_values = counts_.current_values;
 }
 
-void Ledger::leave(DeviceValue* value) noexcept {
-  std::lock_guard lock(mutex_);
+void Ledger::unlink(DeviceValue* value) noexcept {
   if (value->prev_ != nullptr) {
     value->prev_->next_ = value->next_;
   } else if (value->known_ready_) {
@@ -97,59 +114,82 @@ void Ledger::leave(DeviceValue* value) noexcept {
     head_ = value->next_;
   }
   if (value->next_ != nullptr) value->next_->prev_ = value->prev_;
+}
+
+void Ledger::leave(DeviceValue* value) noexcept {
+  std::lock_guard lock(mutex_);
+  unlink(value);
+  if (!value->known_ready_) remember_dropped(*value);
   counts_.current_bytes -= value->bytes_;
   counts_.total_freed += value->bytes_;
   counts_.current_values -= 1;
   counts_.frees += 1;
 }
 
-void Ledger::synchronize() {
-  std::vector<pjrt::Event> events;
-  std::exception_ptr first_error;
-  {
-    std::lock_guard lock(mutex_);
-    for (DeviceValue* value = head_; value != nullptr;) {
-      DeviceValue* next = value->next_;
-      // A donated buffer that is being consumed reports an error of its own; its consumer's
-      // outputs are in the list too.
-      try {
-        if (!value->buffer_.is_deleted()) events.push_back(value->buffer_.ready_event());
-      } catch (...) {
-        if (!first_error) first_error = std::current_exception();
-      }
-      value->known_ready_ = true;
-      value = next;
+void Ledger::remember_dropped(const DeviceValue& value) noexcept {
+  if (pjrt::Runtime::in_bad_fork() || finished(value.buffer_)) return;
+  try {
+    if (dropped_.size() >= settle_at_) {
+      settle();
+      settle_at_ = std::max<size_t>(64, 2 * dropped_.size());
     }
-    // All of them will be ready when we return: move the whole list over.
-    if (head_ != nullptr) {
-      DeviceValue* tail = head_;
-      while (tail->next_ != nullptr) tail = tail->next_;
-      tail->next_ = ready_head_;
-      if (ready_head_ != nullptr) ready_head_->prev_ = tail;
-      ready_head_ = head_;
-      head_ = nullptr;
-    }
+    dropped_.push_back(std::make_shared<pjrt::Event>(value.buffer_.ready_event()));
+  } catch (...) {
+    // Nothing to wait for then.
   }
-  for (pjrt::Event& event : events) {
+}
+
+void Ledger::settle() noexcept {
+  for (DeviceValue* value = head_; value != nullptr;) {
+    DeviceValue* next = value->next_;
+    if (finished(value->buffer_)) {
+      unlink(value);
+      value->known_ready_ = true;
+      value->prev_ = nullptr;
+      value->next_ = ready_head_;
+      if (ready_head_ != nullptr) ready_head_->prev_ = value;
+      ready_head_ = value;
+    }
+    value = next;
+  }
+  std::erase_if(dropped_, [](const auto& event) { return finished(*event); });
+}
+
+void Ledger::synchronize() {
+  std::vector<std::shared_ptr<pjrt::Event>> events;
+  std::exception_ptr first_error;
+  const auto attempt = [&](const auto& step) {
     try {
-      event.await();
+      step();
     } catch (...) {
       if (!first_error) first_error = std::current_exception();
     }
+  };
+  {
+    std::lock_guard lock(mutex_);
+    for (DeviceValue* value = head_; value != nullptr; value = value->next_) {
+      // A donated buffer that is being consumed reports an error of its own; its consumer's
+      // outputs are in the list too.
+      attempt([&] {
+        if (value->buffer_.is_deleted()) return;
+        events.push_back(std::make_shared<pjrt::Event>(value->buffer_.ready_event()));
+      });
+    }
+    events.insert(events.end(), dropped_.begin(), dropped_.end());
+  }
+  for (const auto& event : events) attempt([&] { event->await(); });
+  {
+    // Only now: another thread that synchronizes meanwhile has to find them.
+    std::lock_guard lock(mutex_);
+    settle();
   }
   if (first_error) std::rethrow_exception(first_error);
 }
 
 bool Ledger::idle() {
   std::lock_guard lock(mutex_);
-  for (DeviceValue* value = head_; value != nullptr; value = value->next_) {
-    try {
-      if (!value->buffer_.is_deleted() && !value->buffer_.is_ready()) return false;
-    } catch (...) {
-      // An errored value is not running any more; the error shows when it is read.
-    }
-  }
-  return true;
+  settle();
+  return head_ == nullptr && dropped_.empty();
 }
 
 void Ledger::when_idle(std::function<void()> done) {
@@ -163,22 +203,26 @@ void Ledger::when_idle(std::function<void()> done) {
   };
   auto countdown = std::make_shared<Countdown>();
   countdown->done = std::move(done);
-  std::vector<pjrt::Event> events;
+  std::vector<std::shared_ptr<pjrt::Event>> events;
   {
     std::lock_guard lock(mutex_);
+    settle();
+    events = dropped_;
     for (DeviceValue* value = head_; value != nullptr; value = value->next_) {
       try {
-        if (!value->buffer_.is_deleted() && !value->buffer_.is_ready()) {
-          events.push_back(value->buffer_.ready_event());
-        }
+        events.push_back(std::make_shared<pjrt::Event>(value->buffer_.ready_event()));
       } catch (...) {
         // Errored: finished as far as timing goes.
       }
     }
   }
   countdown->left.fetch_add(static_cast<int64_t>(events.size()));
-  for (pjrt::Event& event : events) {
-    event.on_ready([countdown](const pjrt::Error*) { countdown->step(); });
+  for (const auto& event : events) {
+    try {
+      event->on_ready([countdown](const pjrt::Error*) { countdown->step(); });
+    } catch (...) {
+      countdown->step();
+    }
   }
   countdown->step();
 }

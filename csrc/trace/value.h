@@ -9,8 +9,10 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <string>
+#include <vector>
 
 #include "csrc/pjrt/buffer.h"
 #include "csrc/stablehlo/type.h"
@@ -74,7 +76,8 @@ class Ledger {
   static constexpr int kMaxDevices = 64;
   static Ledger& of(int device);
 
-  // Waits for every value made so far. The first error found is thrown after all have finished.
+  // Waits for every value made so far, those dropped before they were computed included. The first
+  // error found is thrown after all have finished.
   void synchronize();
   // True when nothing made so far is still being computed.
   bool idle();
@@ -99,6 +102,10 @@ class Ledger {
   explicit Ledger(int device);
   void enter(DeviceValue* value);
   void leave(DeviceValue* value) noexcept;
+  // The rest is called under the lock.
+  void unlink(DeviceValue* value) noexcept;
+  void remember_dropped(const DeviceValue& value) noexcept;
+  void settle() noexcept;   // sorts out what has finished since
 
   std::mutex mutex_;
   DeviceValue* head_ = nullptr;        // newest first: values not known to be ready
@@ -106,6 +113,9 @@ class Ledger {
   MemoryCounts counts_;
   std::atomic<int64_t> limit_{0};
   int device_;
+  // Work still running whose result nobody holds any more. Shared with the threads that wait.
+  std::vector<std::shared_ptr<pjrt::Event>> dropped_;
+  size_t settle_at_ = 64;   // dropped values that make it worth looking which are done
 };
 
 }  // namespace torch_tpu::trace

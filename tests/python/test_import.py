@@ -162,6 +162,11 @@ def copied_package(tmp_path: Path) -> Path:
     shutil.copytree(
         PACKAGE, tmp_path / "torch_tpu", ignore=shutil.ignore_patterns("*.so", "__pycache__")
     )
+    # An editable install finds its own tree before it looks at the path.
+    (tmp_path / "sitecustomize.py").write_text(
+        "import sys\n"
+        "sys.meta_path[:] = [f for f in sys.meta_path if '_editable_' not in type(f).__module__]\n"
+    )
     return tmp_path
 
 

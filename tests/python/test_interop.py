@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import gc
+from multiprocessing.reduction import ForkingPickler
 
 import numpy as np
 import pytest
 import torch
-import torch.multiprocessing
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 import torch_tpu
@@ -274,8 +274,8 @@ def test_worker_that_uses_the_device_gets_a_clear_error():
 )
 def test_sending_to_another_process_is_refused(value):
     with pytest.raises(RuntimeError, match="Cannot send a tpu tensor to another process"):
-        torch.multiprocessing.reductions.ForkingPickler.dumps(value)
-    host = torch.multiprocessing.reductions.ForkingPickler.dumps(torch.ones(2))
+        ForkingPickler.dumps(value)
+    host = ForkingPickler.dumps(torch.ones(2))
     assert len(host) > 0
 
 

@@ -128,10 +128,21 @@ def test_module_and_optimizer():
         assert_same(other_optimizer.state[ours]["exp_avg"], optimizer.state[theirs]["exp_avg"])
 
 
-def test_loaded_weights_run_the_same_programs():
+@pytest.mark.parametrize(
+    "load",
+    [
+        lambda host: torch.load(saved(host), map_location="tpu"),
+        lambda host: torch.load(saved(host, _use_new_zipfile_serialization=False), "tpu"),
+        lambda host: torch.load(saved(host.to("tpu"))),
+        lambda host: pickle.loads(pickle.dumps(host.to("tpu"))),
+        lambda host: copy.deepcopy(host.to("tpu")),
+    ],
+)
+def test_loaded_weights_run_the_same_programs(load):
     """A loaded weight is an array of its own dtype, not bytes that every program converts."""
     host = torch.arange(12.0).reshape(3, 4)
-    moved, loaded = host.to("tpu"), torch.load(saved(host), map_location="tpu")
+    moved = host.to("tpu")
+    loaded = load(host)
     (moved @ moved.t()).cpu()
     before = torch_tpu.stats()["compiles"]
     (loaded @ loaded.t()).cpu()
@@ -209,7 +220,6 @@ def test_storage():
     made = torch.UntypedStorage(8, device="tpu")
     made.copy_(torch.arange(8, dtype=torch.uint8).untyped_storage())
     assert made.tolist() == list(range(8))
-    assert pickle.loads(pickle.dumps(made)).tolist() == list(range(8))
     made.fill_(3)
     assert made.cpu().tolist() == [3] * 8
     assert copy.deepcopy(made).tolist() == [3] * 8

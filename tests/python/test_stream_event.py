@@ -209,3 +209,38 @@ def test_event_of_another_device(run_python):
         """,
         TORCH_TPU_CPU_DEVICES="2",
     )
+
+
+def test_dropped_results_are_waited_for():
+    x = torch.ones(1024, 1024).to("tpu") / 1024
+    y = x @ x
+    accelerator.synchronize()
+    start, end = timed(), timed()
+    start.record()
+    for _ in range(4):
+        y = x @ x  # the earlier result is dropped, most likely before it is computed
+    del y
+    end.record()
+    end.synchronize()
+    began = time.perf_counter()
+    (x @ x).cpu()
+    one = (time.perf_counter() - began) * 1e3
+    assert start.elapsed_time(end) > one
+
+
+def test_threads_synchronize_together():
+    x = torch.ones(1024, 1024).to("tpu") / 1024
+    result = work(1024, 10)
+    done = []
+
+    def wait() -> None:
+        accelerator.synchronize()
+        done.append(accelerator.current_stream().query())
+
+    threads = [threading.Thread(target=wait) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert done == [True] * 3  # each waited, also where another had begun to
+    assert (x @ result).cpu().isfinite().all()

@@ -33,7 +33,9 @@ def run(device, q, k, v, mask=None, backend=None, **kwargs):
 
 
 def check(q, k, v, dtype=torch.float32, **kwargs):
-    want = run("cpu", q.double(), k.double(), v.double(), backend=SDPBackend.MATH, **widened(kwargs))
+    want = run(
+        "cpu", q.double(), k.double(), v.double(), backend=SDPBackend.MATH, **widened(kwargs)
+    )
     got = run("tpu", q.to(dtype), k.to(dtype), v.to(dtype), **narrowed(kwargs, dtype))
     rtol, atol = TOLERANCE[dtype]
     for g, w in zip(got, want, strict=True):
@@ -112,7 +114,7 @@ def test_math_on_request():
 
 
 def test_dropout():
-    q, k, v = qkv(b=2, h=4, q_len=64, k_len=64)
+    q, k, _ = qkv(b=2, h=4, q_len=64, k_len=64)
     torch.manual_seed(3)
     # With one-hot values the output is the dropped attention matrix itself.
     eye = torch.eye(64).expand(2, 4, 64, 64)
@@ -134,7 +136,8 @@ def test_dropout():
     assert ((again != 0) != kept).any()
     torch.manual_seed(3)
     F.scaled_dot_product_attention(q, k, eye)
-    assert torch.equal(F.scaled_dot_product_attention(q, k, eye, dropout_p=0.25), dropped)
+    again = F.scaled_dot_product_attention(q, k, eye, dropout_p=0.25)
+    assert torch.equal(again.cpu(), dropped.cpu())
 
 
 def test_multihead_attention_module():

@@ -43,12 +43,24 @@ def number(name, value, dtypes=REAL):
     binary("bitwise_xor", BITS),
     number("bitwise_and", 5, INTS),
     Case("bitwise_or-of", torch.bitwise_or, lambda make: (5, make(3, 4)), INTS),
-    Case("shift-left", torch.bitwise_left_shift,
-         lambda make: (make(9, high=99), make(9, low=0, high=9)), INTS),  # fmt: skip
-    Case("shift-right", torch.bitwise_right_shift,
-         lambda make: (make(9, low=-99, high=99), make(9, low=0, high=9)), INTS),  # fmt: skip
-    Case("operator-shift", lambda a, b: (a << b, a >> b, a << 1, a >> 1),
-         lambda make: (make(9), make(9, low=0, high=4)), INTS),  # fmt: skip
+    Case(
+        "shift-left",
+        torch.bitwise_left_shift,
+        lambda make: (make(9, high=99), make(9, low=0, high=9)),
+        INTS,
+    ),  # fmt: skip
+    Case(
+        "shift-right",
+        torch.bitwise_right_shift,
+        lambda make: (make(9, low=-99, high=99), make(9, low=0, high=9)),
+        INTS,
+    ),  # fmt: skip
+    Case(
+        "operator-shift",
+        lambda a, b: (a << b, a >> b, a << 1, a >> 1),
+        lambda make: (make(9), make(9, low=0, high=4)),
+        INTS,
+    ),  # fmt: skip
 )
 def test_compare(case, dtype):
     case.check(dtype)
@@ -80,8 +92,12 @@ def test_shifts_out_of_range(dtype):
     Case("where", torch.where, lambda make: (make.mask(3, 4), make(3, 1), make(4)), ALL),
     Case("where-number", torch.where, lambda make: (make.mask(3, 4), make(3, 4), 0.5), ALL),
     Case("masked_fill", torch.masked_fill, lambda make: (make(3, 4), make.mask(4), 2), ALL),
-    Case("masked_fill-tensor", torch.masked_fill,
-         lambda make: (make(3, 4), make.mask(3, 1), make()), ALL),  # fmt: skip
+    Case(
+        "masked_fill-tensor",
+        torch.masked_fill,
+        lambda make: (make(3, 4), make.mask(3, 1), make()),
+        ALL,
+    ),  # fmt: skip
 )
 def test_select(case, dtype):
     case.check(dtype)
@@ -115,14 +131,26 @@ def test_nan_propagation():
 
 @cases(
     Case("isclose", torch.isclose, lambda make: (make(3, 4), make(4)), (*FLOATS, *INTS, *COMPLEX)),
-    Case("isclose-loose", torch.isclose, lambda make: (make(3, 4), make(4), 0.1, 0.5),
-         (*FLOATS, *INTS)),  # fmt: skip
-    Case("isclose-nan", torch.isclose,
-         lambda make: (torch.tensor([nan, inf, 1.0]), torch.tensor([nan, inf, -inf])),
-         kwargs={"equal_nan": True}),  # fmt: skip
+    Case(
+        "isclose-loose",
+        torch.isclose,
+        lambda make: (make(3, 4), make(4), 0.1, 0.5),
+        (*FLOATS, *INTS),
+    ),  # fmt: skip
+    Case(
+        "isclose-nan",
+        torch.isclose,
+        lambda make: (torch.tensor([nan, inf, 1.0]), torch.tensor([nan, inf, -inf])),
+        kwargs={"equal_nan": True},
+    ),  # fmt: skip
     Case("isin", torch.isin, lambda make: (make(3, 4), make(5)), (torch.float32, *INTS)),
-    Case("isin-invert", torch.isin, lambda make: (make(3, 4), make(2, 2)), INTS,
-         kwargs={"invert": True}),  # fmt: skip
+    Case(
+        "isin-invert",
+        torch.isin,
+        lambda make: (make(3, 4), make(2, 2)),
+        INTS,
+        kwargs={"invert": True},
+    ),  # fmt: skip
     Case("isin-number", torch.isin, lambda make: (make(3, 4), 1), INTS),
     Case("isin-in", torch.isin, lambda make: (1, make(3, 4)), INTS),
     Case("isin-empty", torch.isin, lambda make: (make(3, 4), make(0))),

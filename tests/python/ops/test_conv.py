@@ -3,11 +3,14 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from ops.harness import FLOATS, Case, cases
+from ops.harness import Case, cases
+
+WIDE = (torch.float32, torch.float64)
+HALF = (torch.bfloat16, torch.float16)
 
 
-def conv(fn, *shapes, **kwargs):
-    """Inputs of these shapes for `fn`, with keyword arguments."""
+def given(*shapes, **kwargs):
+    """Inputs of these shapes, with keyword arguments."""
     return lambda make: (*(make(*shape) for shape in shapes), kwargs)
 
 
@@ -15,54 +18,78 @@ X1, X2, X3 = (2, 4, 9), (2, 4, 7, 6), (2, 4, 5, 4, 6)
 
 
 @cases(
-    Case("conv1d", F.conv1d, conv(F.conv1d, X1, (6, 4, 3), (6,)), dtypes=FLOATS),
-    Case("conv1d-stride", F.conv1d, conv(F.conv1d, X1, (6, 4, 3), stride=2, padding=1)),
-    Case("conv1d-unbatched", F.conv1d, conv(F.conv1d, (4, 9), (6, 4, 3), (6,))),
-    Case("conv1d-same", F.conv1d, conv(F.conv1d, X1, (6, 4, 3), padding="same")),
-    Case("conv2d", F.conv2d, conv(F.conv2d, X2, (6, 4, 3, 2), (6,), padding=1), dtypes=FLOATS),
-    Case("conv2d-stride", F.conv2d, conv(F.conv2d, X2, (6, 4, 3, 3), (6,), stride=2, padding=1)),
-    Case("conv2d-dilation", F.conv2d, conv(F.conv2d, X2, (6, 4, 2, 3), dilation=(3, 2))),
+    Case("conv1d", F.conv1d, given(X1, (6, 4, 3), (6,)), dtypes=WIDE),
+    Case("conv1d-stride", F.conv1d, given(X1, (6, 4, 3), stride=2, padding=1)),
+    Case("conv1d-unbatched", F.conv1d, given((4, 9), (6, 4, 3), (6,))),
+    Case("conv1d-same", F.conv1d, given(X1, (6, 4, 3), padding="same")),
+    Case("conv2d", F.conv2d, given(X2, (6, 4, 3, 2), (6,), padding=1), dtypes=WIDE),
+    Case("conv2d-stride", F.conv2d, given(X2, (6, 4, 3, 3), (6,), stride=2, padding=1)),
+    Case("conv2d-dilation", F.conv2d, given(X2, (6, 4, 2, 3), dilation=(3, 2))),
     Case(
         "conv2d-stride-dilation",
         F.conv2d,
-        conv(F.conv2d, X2, (6, 4, 2, 2), stride=(2, 3), padding=(0, 2), dilation=2),
+        given(X2, (6, 4, 2, 2), stride=(2, 3), padding=(0, 2), dilation=2),
     ),
-    Case("conv2d-1x1-stride", F.conv2d, conv(F.conv2d, X2, (6, 4, 1, 1), stride=2)),
-    Case("conv2d-groups", F.conv2d, conv(F.conv2d, X2, (6, 2, 3, 3), (6,), groups=2, padding=1)),
-    Case("conv2d-depthwise", F.conv2d, conv(F.conv2d, X2, (4, 1, 3, 3), (4,), groups=4, stride=2)),
+    Case("conv2d-1x1-stride", F.conv2d, given(X2, (6, 4, 1, 1), stride=2)),
+    Case("conv2d-groups", F.conv2d, given(X2, (6, 2, 3, 3), (6,), groups=2, padding=1)),
+    Case("conv2d-depthwise", F.conv2d, given(X2, (4, 1, 3, 3), (4,), groups=4, stride=2)),
     Case(
         "conv2d-depthwise-multiplier",
         F.conv2d,
-        conv(F.conv2d, X2, (8, 1, 3, 2), groups=4, padding=2, dilation=2),
-        dtypes=FLOATS,
+        given(X2, (8, 1, 3, 2), groups=4, padding=2, dilation=2),
+        dtypes=WIDE,
     ),
-    Case("conv2d-no-batch", F.conv2d, conv(F.conv2d, (0, 4, 7, 6), (6, 4, 3, 3), (6,))),
-    Case("conv3d", F.conv3d, conv(F.conv3d, X3, (3, 4, 2, 3, 2), (3,), stride=(1, 2, 2))),
-    Case("conv3d-groups", F.conv3d, conv(F.conv3d, X3, (4, 2, 2, 2, 2), groups=2, padding=1)),
-    Case("transpose1d", F.conv_transpose1d, conv(None, X1, (4, 3, 3), (3,)), dtypes=FLOATS),
+    Case("conv2d-no-batch", F.conv2d, given((0, 4, 7, 6), (6, 4, 3, 3), (6,))),
+    Case("conv3d", F.conv3d, given(X3, (3, 4, 2, 3, 2), (3,), stride=(1, 2, 2))),
+    Case("conv3d-groups", F.conv3d, given(X3, (4, 2, 2, 2, 2), groups=2, padding=1)),
+    Case("transpose1d", F.conv_transpose1d, given(X1, (4, 3, 3), (3,)), dtypes=WIDE),
     Case(
         "transpose1d-output-padding",
         F.conv_transpose1d,
-        conv(None, X1, (4, 3, 3), stride=3, padding=1, output_padding=2),
+        given(X1, (4, 3, 3), stride=3, padding=1, output_padding=2),
     ),
     Case(
         "transpose2d",
         F.conv_transpose2d,
-        conv(None, X2, (4, 3, 3, 2), (3,), stride=2, padding=1, output_padding=1),
+        given(X2, (4, 3, 3, 2), (3,), stride=2, padding=1, output_padding=1),
     ),
     Case(
         "transpose2d-output-padding-by-dilation",
         F.conv_transpose2d,
-        conv(None, X2, (4, 3, 3, 2), dilation=3, output_padding=2),
+        given(X2, (4, 3, 3, 2), dilation=3, output_padding=2),
     ),
-    Case("transpose2d-groups", F.conv_transpose2d, conv(None, X2, (4, 3, 3, 3), (6,), groups=2)),
+    Case("transpose2d-groups", F.conv_transpose2d, given(X2, (4, 3, 3, 3), (6,), groups=2)),
     Case(
         "transpose2d-depthwise",
         F.conv_transpose2d,
-        conv(None, X2, (4, 1, 3, 3), stride=2, groups=4, output_padding=1),
+        given(X2, (4, 1, 3, 3), stride=2, groups=4, output_padding=1),
     ),
-    Case("transpose2d-much-padding", F.conv_transpose2d, conv(None, X2, (4, 3, 2, 2), padding=2)),
-    Case("transpose3d", F.conv_transpose3d, conv(None, X3, (4, 2, 2, 2, 3), stride=2)),
+    Case("transpose2d-much-padding", F.conv_transpose2d, given(X2, (4, 3, 2, 2), padding=2)),
+    Case(
+        "conv2d-half",
+        F.conv2d,
+        given(X2, (6, 4, 3, 3), (6,), padding=1),
+        dtypes=HALF,
+        rtol=2e-2,
+        atol=3e-2,
+    ),
+    Case(
+        "depthwise-half",
+        F.conv2d,
+        given(X2, (4, 1, 3, 3), (4,), groups=4),
+        dtypes=HALF,
+        rtol=2e-2,
+        atol=3e-2,
+    ),
+    Case(
+        "transpose2d-half",
+        F.conv_transpose2d,
+        given(X2, (4, 3, 3, 3), (3,), stride=2),
+        dtypes=HALF,
+        rtol=2e-2,
+        atol=3e-2,
+    ),
+    Case("transpose3d", F.conv_transpose3d, given(X3, (4, 2, 2, 2, 3), stride=2)),
 )
 def test_conv(case, dtype):
     case.check(dtype)
@@ -74,12 +101,15 @@ def test_integers():
 
 
 def test_channels_last_input():
-    x, w = torch.randn(2, 4, 7, 6).contiguous(memory_format=torch.channels_last), torch.randn(3, 4, 3, 3)
+    x, w = (
+        torch.randn(2, 4, 7, 6).contiguous(memory_format=torch.channels_last),
+        torch.randn(3, 4, 3, 3),
+    )
     torch.testing.assert_close(F.conv2d(x.to("tpu"), w.to("tpu")).cpu(), F.conv2d(x, w))
 
 
 def test_wrong_channels():
-    with pytest.raises(RuntimeError, match="expected input.* to have 3 channels"):
+    with pytest.raises(RuntimeError, match=r"expected input.* to have 3 channels"):
         F.conv2d(torch.randn(1, 4, 5, 5, device="tpu"), torch.randn(2, 3, 3, 3, device="tpu"))
 
 

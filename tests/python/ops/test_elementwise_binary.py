@@ -79,17 +79,27 @@ def test_arithmetic(case, dtype):
     Case("xlogy", torch.xlogy, lambda make: (make(3, 4), make(4, low=0.1)), FLOATS),
     Case("xlogy-number", torch.xlogy, lambda make: (2.0, make(4, low=0.1))),
     Case("xlog1py", torch.special.xlog1py, lambda make: (make(3, 4), make(4, low=0.1)), WIDE),
-    Case("zeta", torch.special.zeta,
-         lambda make: (make(3, 4, low=1.1, high=9, grad=False), make(4, low=0.2)), WIDE,
-         grad=False),  # fmt: skip
+    Case(
+        "zeta",
+        torch.special.zeta,
+        lambda make: (make(3, 4, low=1.1, high=9, grad=False), make(4, low=0.2)),
+        WIDE,
+        grad=False,
+    ),  # fmt: skip
     Case("logaddexp", torch.logaddexp, pair, dtypes=FLOATS),
     Case("logaddexp2", torch.logaddexp2, pair, dtypes=FLOATS),
-    Case("igamma", torch.special.gammainc,
-         lambda make: (make(40, low=0.1, high=30, grad=False), make(40, low=0.1, high=30)),
-         WIDE),  # fmt: skip
-    Case("igammac", torch.special.gammaincc,
-         lambda make: (make(40, low=0.1, high=30, grad=False), make(40, low=0.1, high=30)),
-         WIDE),  # fmt: skip
+    Case(
+        "igamma",
+        torch.special.gammainc,
+        lambda make: (make(40, low=0.1, high=30, grad=False), make(40, low=0.1, high=30)),
+        WIDE,
+    ),  # fmt: skip
+    Case(
+        "igammac",
+        torch.special.gammaincc,
+        lambda make: (make(40, low=0.1, high=30, grad=False), make(40, low=0.1, high=30)),
+        WIDE,
+    ),  # fmt: skip
 )
 def test_functions(case, dtype):
     case.check(dtype)
@@ -97,13 +107,24 @@ def test_functions(case, dtype):
 
 @cases(
     Case("addcmul", torch.addcmul, lambda make: (make(3, 4), make(3, 1), make(4)), NUMBERS),
-    Case("addcmul-value", torch.addcmul,
-         lambda make: (make(3, 4), make(3, 1), make(4), {"value": 2}), NUMBERS),  # fmt: skip
-    Case("addcdiv", torch.addcdiv, lambda make: (make(3, 4), make(3, 1), nonzero(make, 4)),
-         (*FLOATS, *COMPLEX)),  # fmt: skip
-    Case("addcdiv-value", torch.addcdiv,
-         lambda make: (make(3, 4), make(3, 1), nonzero(make, 4), {"value": 0.5}),
-         FLOATS),  # fmt: skip
+    Case(
+        "addcmul-value",
+        torch.addcmul,
+        lambda make: (make(3, 4), make(3, 1), make(4), {"value": 2}),
+        NUMBERS,
+    ),  # fmt: skip
+    Case(
+        "addcdiv",
+        torch.addcdiv,
+        lambda make: (make(3, 4), make(3, 1), nonzero(make, 4)),
+        (*FLOATS, *COMPLEX),
+    ),  # fmt: skip
+    Case(
+        "addcdiv-value",
+        torch.addcdiv,
+        lambda make: (make(3, 4), make(3, 1), nonzero(make, 4), {"value": 0.5}),
+        FLOATS,
+    ),  # fmt: skip
     Case("lerp", torch.lerp, lambda make: (make(3, 4), make(3, 4), 0.3), (*FLOATS, *COMPLEX)),
     Case("lerp-far", torch.lerp, lambda make: (make(3, 4), make(3, 4), 0.9), FLOATS),
     Case("lerp-tensor", torch.lerp, lambda make: (make(3, 4), make(3, 4), make(4)), FLOATS),
@@ -117,9 +138,15 @@ POLYNOMIALS = [name for name in dir(torch.special) if "polynomial" in name]
 
 @cases(
     *[
-        Case(name, getattr(torch.special, name),
-             lambda make: (make(30, low=-1.5, high=1.5), torch.arange(30) % 11 - 1), WIDE,
-             grad=False, rtol=1e-4, atol=1e-4)  # fmt: skip
+        Case(
+            name,
+            getattr(torch.special, name),
+            lambda make: (make(30, low=-1.5, high=1.5), torch.arange(30) % 11 - 1),
+            WIDE,
+            grad=False,
+            rtol=1e-4,
+            atol=1e-4,
+        )  # fmt: skip
         for name in POLYNOMIALS
     ]
 )

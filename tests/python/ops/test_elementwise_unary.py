@@ -82,10 +82,12 @@ def test_same_dtype(case, dtype):
     unary("digamma", low=0.1, dtypes=(*HALF, torch.float64)),
     unary("i0", dtypes=(*HALF, torch.float64)),
     Case("polygamma-1", torch.polygamma, lambda make: (1, make(3, 4)), WIDE, inplace=False),
-    Case("polygamma-2", torch.polygamma, lambda make: (2, make(3, 4, low=0.5)), WIDE,
-         inplace=False),  # fmt: skip
-    Case("polygamma-3", torch.polygamma, lambda make: (3, make(3, 4, low=0.5)), WIDE,
-         inplace=False),  # fmt: skip
+    Case(
+        "polygamma-2", torch.polygamma, lambda make: (2, make(3, 4, low=0.5)), WIDE, inplace=False
+    ),  # fmt: skip
+    Case(
+        "polygamma-3", torch.polygamma, lambda make: (3, make(3, 4, low=0.5)), WIDE, inplace=False
+    ),  # fmt: skip
     Case("mvlgamma", torch.mvlgamma, lambda make: (make(3, 4, low=2.5, high=5.0), 3)),
 )
 def test_floating(case, dtype):
@@ -122,12 +124,23 @@ def test_special(case, dtype):
     Case("complex", torch.complex, lambda make: (make(3, 1), make(4)), WIDE),
     Case("polar", torch.polar, lambda make: (make(3, 4), make(3, 4)), WIDE),
     Case("frexp", torch.frexp, lambda make: (make(3, 4, low=-99, high=99),), FLOATS, grad=False),
-    Case("frexp-edges", torch.frexp, lambda make: (torch.tensor([0.0, -0.0, inf, nan, 1e-3]),),
-         grad=False),  # fmt: skip
-    Case("nan_to_num-given", torch.nan_to_num,
-         lambda make: (torch.tensor([inf, -inf, nan, 2.0]), 1.5, 7.0, -8.0)),  # fmt: skip
-    Case("nan_to_num-edges", torch.nan_to_num,
-         lambda make: (torch.tensor(EDGES).to(make.dtype),), FLOATS),  # fmt: skip
+    Case(
+        "frexp-edges",
+        torch.frexp,
+        lambda make: (torch.tensor([0.0, -0.0, inf, nan, 1e-3]),),
+        grad=False,
+    ),  # fmt: skip
+    Case(
+        "nan_to_num-given",
+        torch.nan_to_num,
+        lambda make: (torch.tensor([inf, -inf, nan, 2.0]), 1.5, 7.0, -8.0),
+    ),  # fmt: skip
+    Case(
+        "nan_to_num-edges",
+        torch.nan_to_num,
+        lambda make: (torch.tensor(EDGES).to(make.dtype),),
+        FLOATS,
+    ),  # fmt: skip
 )
 def test_assembled(case, dtype):
     case.check(dtype)

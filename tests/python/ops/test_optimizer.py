@@ -34,9 +34,7 @@ def compare(make, **kwargs):
     expected, actual = train("cpu", make, **kwargs), train("tpu", make, **kwargs)
     for a, e in zip(actual, expected, strict=True):
         half = e.dtype == torch.bfloat16
-        torch.testing.assert_close(
-            a, e, rtol=1.6e-2 if half else None, atol=1e-2 if half else None
-        )
+        torch.testing.assert_close(a, e, rtol=1.6e-2 if half else None, atol=1e-2 if half else None)
     assert set(torch_tpu.coverage()) == before
 
 
@@ -83,7 +81,13 @@ def test_found_inf_skips_the_step(kind):
 @pytest.mark.parametrize("foreach", [False, True])
 @pytest.mark.parametrize(
     "kind",
-    [torch.optim.Adam, torch.optim.SGD, torch.optim.RMSprop, torch.optim.Adagrad, torch.optim.NAdam],
+    [
+        torch.optim.Adam,
+        torch.optim.SGD,
+        torch.optim.RMSprop,
+        torch.optim.Adagrad,
+        torch.optim.NAdam,
+    ],
 )
 def test_not_fused(kind, foreach):
     compare(lambda p: kind(p, lr=0.01, foreach=foreach))

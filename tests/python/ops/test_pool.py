@@ -54,9 +54,7 @@ X2, X3 = (2, 3, 9, 7), (2, 2, 5, 6, 7)
         F.avg_pool2d,
         on(*X2, kernel_size=3, stride=2, padding=1, ceil_mode=True, count_include_pad=False),
     ),
-    Case(
-        "avg2d-ceil", F.avg_pool2d, on(*X2, kernel_size=3, stride=2, padding=1, ceil_mode=True)
-    ),
+    Case("avg2d-ceil", F.avg_pool2d, on(*X2, kernel_size=3, stride=2, padding=1, ceil_mode=True)),
     Case("avg2d-divisor", F.avg_pool2d, on(*X2, kernel_size=3, divisor_override=5)),
     Case("avg2d-global", F.avg_pool2d, on(*X2, kernel_size=(9, 7))),
     Case("avg3d", F.avg_pool3d, on(*X3, kernel_size=(2, 3, 3), stride=2, padding=1)),

@@ -19,7 +19,12 @@ SUMS = (*FLOATS, torch.int64, torch.complex64)
     Case(
         "scatter_smaller",
         torch.scatter,
-        lambda make: (make(4, 5, 3), 1, make.permutation(5)[:2].view(1, 2, 1), make(2, 3, 4)),
+        lambda make: (
+            make(4, 5, 3),
+            1,
+            make.permutation(5)[:2].view(1, 2, 1),
+            make(2, 3, 4, grad=False),
+        ),
     ),
     Case("scatter_value", torch.scatter, lambda make: (make(4, 3), 1, make.index(3, 4, 2), 2.5)),
     Case(
@@ -58,7 +63,7 @@ SUMS = (*FLOATS, torch.int64, torch.complex64)
     Case(
         "scatter_add_smaller",
         torch.scatter_add,
-        lambda make: (make(4, 3), 0, make.index(4, 5, 2), make(6, 3)),
+        lambda make: (make(4, 3), 0, make.index(4, 5, 2), make(6, 3, grad=False)),
     ),
     *(
         Case(
@@ -72,6 +77,7 @@ SUMS = (*FLOATS, torch.int64, torch.complex64)
         for include in (True, False)
     ),
 )
+@pytest.mark.filterwarnings("ignore:The reduce argument of torch.scatter")
 def test_scatter(case, dtype):
     case.check(dtype)
 
@@ -105,7 +111,7 @@ def test_scatter(case, dtype):
     Case(
         "index_fill_tensor",
         torch.index_fill,
-        lambda make: (make(4, 3), 1, make.index(3, 2), make()),
+        lambda make: (make(4, 3), 1, make.index(3, 2), make(grad=False)),
     ),
     *(
         Case(
@@ -129,7 +135,7 @@ def test_rows(case, dtype):
     case.check(dtype)
 
 
-def put(self, values, *indices, accumulate=False):
+def index_put(self, values, *indices, accumulate=False):
     return self.index_put(indices, values, accumulate)
 
 
@@ -140,34 +146,39 @@ def put_at_second(self, values, index):
 
 
 @cases(
-    Case("rows", put, lambda make: (make(4, 3), make(2, 3), make.permutation(4)[:2]), dtypes=ALL),
-    Case("scalar", put, lambda make: (make(4, 3), make(), make.index(4, 5))),
+    Case(
+        "rows",
+        index_put,
+        lambda make: (make(4, 3), make(2, 3), make.permutation(4)[:2]),
+        dtypes=ALL,
+    ),
+    Case("scalar", index_put, lambda make: (make(4, 3), make(), make.index(4, 5))),
     Case(
         "points",
-        put,
+        index_put,
         lambda make: (make(4, 3), make(5), make.index(4, 5, low=-4), make.index(3, 5, low=-3)),
         kwargs={"accumulate": True},
         dtypes=SUMS,
     ),
     Case(
         "broadcast",
-        put,
+        index_put,
         lambda make: (make(4, 3, 2), make(2), make.index(4, 5, 1), make.index(3, 2)),
         kwargs={"accumulate": True},
     ),
-    Case("none", put, lambda make: (make(4, 3), make(0, 3), make.index(4, 0))),
-    Case("mask", put, lambda make: (make(4, 3), make(), make.mask(4, 3)), dtypes=ALL),
+    Case("none", index_put, lambda make: (make(4, 3), make(0, 3), make.index(4, 0))),
+    Case("mask", index_put, lambda make: (make(4, 3), make(), make.mask(4, 3)), dtypes=ALL),
     Case(
         "mask_accumulate",
-        put,
+        index_put,
         lambda make: (make(4, 3), make(), make.mask(4, 3)),
         kwargs={"accumulate": True},
     ),
-    Case("row_mask", put, lambda make: (make(4, 3), make(3), make.mask(4))),
-    Case("row_mask_1", put, lambda make: (make(4, 3), make(1, 3), make.mask(4))),
+    Case("row_mask", index_put, lambda make: (make(4, 3), make(3), make.mask(4))),
+    Case("row_mask_1", index_put, lambda make: (make(4, 3), make(1, 3), make.mask(4))),
     Case(
         "mask_values",
-        put,
+        index_put,
         lambda make: (
             make(2, 3),
             make(4),

@@ -1,0 +1,1 @@
+"""Other implementations that are measured beside this one. Each runs in its own interpreter."""

@@ -1,0 +1,196 @@
+"""Measures this backend beside PyTorch's own devices, JAX and the torch-tpu package from PyPI.
+
+Every contestant runs in a child process of its own. For each workload all are started, each does
+its first call (cold), and then they take turns, round after round, so that a busy machine slows all
+of them alike: look at the ratios rather than at the times. A call counts until its result is
+really there. Contestants start from the same weights, and the numbers they compute are compared.
+
+    python benchmarks/run.py --workloads tiny300,mlp --rounds 3
+    python benchmarks/run.py --reference cuda --json results.json
+
+Peers live in another interpreter, named by TORCH_TPU_BENCH_PEER_PYTHON. Without one they are left
+out, and a line says how to install them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from child import Worker, WorkerError
+from contestants import OPTIONAL, Contestant, find
+from report import Result, Table, summary
+from spec import WORKLOADS
+
+MIN_CALLS = 3
+
+
+def say(text: str) -> None:
+    """Progress, beside the results on stdout."""
+    print(text, file=sys.stderr, flush=True)
+
+
+@contextlib.contextmanager
+def started(chosen: list[Contestant], args: argparse.Namespace) -> Iterator[dict[str, Worker]]:
+    """Workers of all contestants, by name; imports run side by side, nothing is measured yet."""
+    with tempfile.TemporaryDirectory(prefix="torch_tpu_bench_") as folder:
+        workers = {c.name: Worker(c, Path(folder), args.timeout) for c in chosen}
+        try:
+            for worker in workers.values():
+                worker.send(do="start")
+            yield workers
+        finally:
+            for worker in workers.values():
+                worker.close()
+
+
+@contextlib.contextmanager
+def attempt(result: Result) -> Iterator[None]:
+    """A failure of the contestant is its result, and everybody else goes on."""
+    try:
+        yield
+    except WorkerError as failure:
+        say(f"  {result.contestant}: {failure}")
+        result.failure = str(failure)
+
+
+def measure(work: str, chosen: list[Contestant], args: argparse.Namespace) -> Table:
+    """One workload: everybody's cold call, then turns."""
+    results = {c.name: Result(c.name, c.kind, c.mode) for c in chosen}
+
+    def active() -> list[Result]:
+        return [result for result in results.values() if not result.failure]
+
+    with started(chosen, args) as workers:
+        for result in active():
+            with attempt(result):
+                answer = workers[result.contestant].receive()
+                result.about = answer["about"]
+                if work not in answer["works"]:
+                    del results[result.contestant]
+        say(f"{work}: {', '.join(results)}")
+        for result in active():
+            with attempt(result):
+                answer = workers[result.contestant].ask(do="prepare", work=work)
+                result.first, result.values = answer["first_seconds"], answer["values"]
+                say(f"  {result.contestant}: first call {result.first:.3g} s")
+        for number in range(args.rounds):
+            turns = active()
+            shift = number % max(1, len(turns))
+            for result in turns[shift:] + turns[:shift]:
+                with attempt(result):
+                    worker = workers[result.contestant]
+                    answer = worker.ask(do="time", seconds=args.seconds, calls=MIN_CALLS)
+                    result.blocks.append(answer["times"])
+                    result.cpu.append(answer["cpu"])
+            say(f"  round {number + 1} of {args.rounds}")
+        for result in active():
+            with attempt(result):
+                result.stats = workers[result.contestant].ask(do="stats")
+        if args.restart:
+            for result in active():
+                if result.kind == "ours":
+                    with attempt(result):
+                        result.again = first_call_again(workers[result.contestant], work)
+    return Table(work, WORKLOADS[work], list(results.values()))
+
+
+def first_call_again(worker: Worker, work: str) -> float:
+    """The first call of a second process, which finds what the first one left in its cache."""
+    worker.restart()
+    worker.ask(do="start")
+    return worker.ask(do="prepare", work=work)["first_seconds"]
+
+
+def parse_args() -> argparse.Namespace:
+    """The command line."""
+    works = "\n".join(f"  {name:<12} {what}" for name, what in WORKLOADS.items())
+    parser = argparse.ArgumentParser(
+        description=__doc__,
+        epilog=f"workloads:\n{works}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--workloads", default=",".join(WORKLOADS), metavar="A,B", help="which (default: all)"
+    )
+    parser.add_argument(
+        "--contestants",
+        metavar="A,B",
+        help=f"which, by name or by the part before the dash (default: all but {OPTIONAL})",
+    )
+    parser.add_argument("--rounds", type=int, default=5, help="turns of each (default: 5)")
+    parser.add_argument(
+        "--seconds", type=float, default=0.5, help="least length of a turn (default: 0.5)"
+    )
+    parser.add_argument(
+        "--reference",
+        choices=("cpu", "cuda"),
+        default="cpu",
+        help="PyTorch's own device to compare with; it also chooses our plugin (default: cpu)",
+    )
+    parser.add_argument(
+        "--restart",
+        action="store_true",
+        help="also time our first call in a second process, with the cache on disk filled",
+    )
+    parser.add_argument(
+        "--timeout", type=float, default=600, help="seconds to wait for an answer (default: 600)"
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all times here")
+    return parser.parse_args()
+
+
+def choose(args: argparse.Namespace) -> list[Contestant]:
+    """The contestants asked for; says who is left out."""
+    found, left_out = find(args.reference)
+    for line in left_out:
+        say(f"left out, {line}")
+    if args.contestants is None:
+        return [c for c in found if c.name not in OPTIONAL]
+    asked = args.contestants.split(",")
+    known = {c.name for c in found} | {c.kind for c in found}
+    if unknown := [name for name in asked if name not in known]:
+        raise SystemExit(
+            f"no contestant {', '.join(unknown)}; there are {', '.join(sorted(known))}"
+        )
+    return [c for c in found if c.name in asked or (c.kind in asked and c.name not in OPTIONAL)]
+
+
+def main() -> int:
+    """Runs the workloads asked for; the exit code is 1 if one of ours failed."""
+    args = parse_args()
+    works = args.workloads.split(",")
+    if unknown := [name for name in works if name not in WORKLOADS]:
+        raise SystemExit(f"no workload {', '.join(unknown)}; there are {', '.join(WORKLOADS)}")
+    chosen = choose(args)
+    load = os.getloadavg()[0]
+    print(f"{os.cpu_count()} CPUs, load {load:.1f} at the start, reference {args.reference}\n")
+    tables: list[Table] = []
+    for work in works:
+        tables.append(measure(work, chosen, args))
+        print(tables[-1].text() + "\n", flush=True)
+    for which in ("best", "median", "first"):
+        print(summary(tables, which) + "\n")
+    if args.json is not None:
+        document = {
+            "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+            "cpus": os.cpu_count(),
+            "load": [load, os.getloadavg()[0]],
+            "reference": args.reference,
+            "rounds": args.rounds,
+            "workloads": {table.workload: table.json() for table in tables},
+        }
+        args.json.write_text(json.dumps(document, indent=1) + "\n")
+    ours = [r for table in tables for r in table.results if r.kind == "ours"]
+    return 1 if any(r.failure for r in ours) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

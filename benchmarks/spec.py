@@ -1,0 +1,56 @@
+"""The workloads by name, and their sizes. What they compute is in torch_work.py and jax_work.py."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+CHAIN_OPS = 300
+
+
+@dataclass(frozen=True)
+class Gpt:
+    """Sizes of a GPT and of the tokens it is given."""
+
+    layers: int = 4
+    width: int = 256
+    heads: int = 4
+    vocab: int = 1000
+    batch: int = 2
+    length: int = 128
+
+
+@dataclass(frozen=True)
+class Mlp:
+    """Sizes of the MLP and its batch."""
+
+    layers: int = 4
+    width: int = 512
+    batch: int = 64
+
+
+@dataclass(frozen=True)
+class ConvNet:
+    """Channels and strides of the convolutions, and the images they are given."""
+
+    channels: tuple[int, ...] = (32, 32, 64, 64, 128, 128)
+    strides: tuple[int, ...] = (1, 1, 2, 1, 2, 1)
+    classes: int = 10
+    batch: int = 8
+    side: int = 32
+
+
+GPT = Gpt()
+SHORT_GPT = Gpt(layers=2, batch=1)
+LENGTHS = tuple(range(17, 129, 7))[:16]
+MLP = Mlp()
+CONVNET = ConvNet()
+
+WORKLOADS: dict[str, str] = {
+    "tiny300": f"{CHAIN_OPS} ops on 8x8: x*0.5, +x, relu",
+    "chain300": f"{CHAIN_OPS} ops on 64x64: sin, *0.5, +x",
+    "mlp": "training step of an MLP: 4 layers of 512, batch 64, SGD",
+    "gpt": "training step of a GPT: 4 layers, width 256, 4 heads, 2x128 tokens, vocab 1000, AdamW",
+    "gpt_forward": "the same GPT, forward only, no gradient",
+    "convnet": "training step of 6 conv+BN+ReLU, batch 8, 32x32 images, SGD with momentum",
+    "lengths16": "forward of a 2-layer GPT over 16 sequence lengths, argmax read each time",
+}
