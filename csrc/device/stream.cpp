@@ -4,11 +4,14 @@
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <deque>
 #include <mutex>
 
 #include <c10/util/Exception.h>
 
+#include "csrc/device/checks.h"
 #include "csrc/device/current.h"
+#include "csrc/pjrt/runtime.h"
 #include "csrc/trace/value.h"
 
 namespace torch_tpu::device {
@@ -42,8 +45,6 @@ void set_launch_pending(LaunchPending launch) noexcept {
   launch_pending.store(launch, std::memory_order_release);
 }
 
-void synchronize(int device) { launched_ledger(device).synchronize(); }
-
 bool idle(int device) { return launched_ledger(device).idle(); }
 
 c10::Stream default_stream(int device) { return make_stream(device, 0); }
@@ -65,37 +66,87 @@ c10::Stream new_stream(int device) {
 }
 
 struct Event::State {
-  std::mutex mutex;
+  explicit State(int device) : device(device) {}
+  const int device;
+  // Guarded by the timeline's mutex.
   std::condition_variable changed;
-  bool done = false;
+  bool reached = false;  // the work before it is finished
+  bool done = false;     // and so are the events before it
   Clock::time_point when;
 };
 
-void Event::record(int device) {
-  auto state = std::make_shared<State>();
-  launched_ledger(device).when_idle([state] {
-    {
-      std::lock_guard lock(state->mutex);
-      state->when = Clock::now();
-      state->done = true;
+// The events of a device that are not done, in the order they were recorded. The plugin's callbacks
+// come in any order; events are done in order, so that a later one is never done before an earlier.
+class Event::Timeline {
+ public:
+  static Timeline& of(int device) {
+    static auto* all = new std::array<Timeline, Ledger::kMaxDevices>();  // leaked: used by threads
+    return all->at(static_cast<size_t>(device));
+  }
+
+  void add(std::shared_ptr<State> state) {
+    std::lock_guard lock(mutex_);
+    pending_.push_back(std::move(state));
+  }
+  void reach(State& state) {
+    std::lock_guard lock(mutex_);
+    state.reached = true;
+    while (!pending_.empty() && pending_.front()->reached) {
+      State& first = *pending_.front();
+      first.when = Clock::now();
+      first.done = true;
+      first.changed.notify_all();
+      pending_.pop_front();
     }
-    state->changed.notify_all();
-  });
+  }
+  bool done(const State& state) {
+    std::lock_guard lock(mutex_);
+    return state.done;
+  }
+  void wait(State& state) {
+    std::unique_lock lock(mutex_);
+    state.changed.wait(lock, [&] { return state.done; });
+  }
+  // For everything recorded so far.
+  void wait_all() {
+    std::unique_lock lock(mutex_);
+    if (pending_.empty()) return;
+    const std::shared_ptr<State> last = pending_.back();
+    last->changed.wait(lock, [&] { return last->done; });
+  }
+
+ private:
+  std::mutex mutex_;
+  std::deque<std::shared_ptr<State>> pending_;
+};
+
+void Event::record(int device) {
+  Ledger& ledger = launched_ledger(device);
+  Timeline& timeline = Timeline::of(device);
+  auto state = std::make_shared<State>(device);
+  timeline.add(state);
+  try {
+    ledger.when_idle([&timeline, state] { timeline.reach(*state); });
+  } catch (...) {
+    timeline.reach(*state);  // or no later event would ever be done
+    throw;
+  }
   state_ = std::move(state);
 }
 
 bool Event::query() const {
   if (!state_) return true;
-  std::lock_guard lock(state_->mutex);
-  return state_->done;
+  check_not_forked();  // the thread that would tell us is not in this process
+  return Timeline::of(state_->device).done(*state_);
 }
 
 void Event::synchronize() const {
   if (!state_) return;
-  check_not_forked();  // the thread that would wake us is not in this process
-  std::unique_lock lock(state_->mutex);
-  state_->changed.wait(lock, [this] { return state_->done; });
+  check_not_forked();
+  Timeline::of(state_->device).wait(*state_);
 }
+
+void Event::synchronize_all(int device) { Timeline::of(device).wait_all(); }
 
 double Event::elapsed_ms(const Event& end) const {
   TORCH_CHECK_VALUE(state_ && end.state_,
@@ -103,6 +154,18 @@ double Event::elapsed_ms(const Event& end) const {
   TORCH_CHECK(query() && end.query(),
               "Both events must be completed before calculating elapsed time.");
   return std::chrono::duration<double, std::milli>(end.state_->when - state_->when).count();
+}
+
+void synchronize(int device) {
+  // The callbacks may come a little after the work is done; an event must be done by then as well.
+  try {
+    launched_ledger(device).synchronize();
+  } catch (...) {
+    if (!pjrt::Runtime::in_bad_fork()) Event::synchronize_all(device);
+    throw;
+  }
+  Event::synchronize_all(device);
+  raise_pending_checks(device);
 }
 
 }  // namespace torch_tpu::device

@@ -28,8 +28,8 @@ c10::Stream pool_stream(int device);
 // A label nobody has yet.
 c10::Stream new_stream(int device);
 
-// The end of the work issued before record(). Thread-safe except for record(), which replaces what
-// the event stands for.
+// The end of the work issued before record(); the events of a device are done in the order they
+// were recorded. Thread-safe except for record(), which replaces what the event stands for.
 class Event {
  public:
   void record(int device);
@@ -38,9 +38,12 @@ class Event {
   void synchronize() const;
   // Milliseconds from this event to `end`. Both must be done.
   double elapsed_ms(const Event& end) const;
+  // Waits for all events recorded on the device so far.
+  static void synchronize_all(int device);
 
  private:
   struct State;
+  class Timeline;
   std::shared_ptr<State> state_;  // shared with the callback, which may outlive the event
 };
 

@@ -247,7 +247,9 @@ trace::ProgramPtr build_program(const Frame& frame) {
                                 ? result.strides
                                 : node.tensors[static_cast<size_t>(result.write)].base_strides;
       output.bytes = type.numel() * stablehlo::dtype_bytes(type.dtype);
-      program->new_bytes += output.bytes;
+      const bool donated =
+          result.write >= 0 && node.tensors[static_cast<size_t>(result.write)].donated;
+      if (!donated) program->new_bytes += output.bytes;
     }
     program->outputs.push_back(std::move(output));
   }

@@ -22,7 +22,6 @@ uint64_t tensor_word(Form form, c10::ScalarType dtype, size_t rank, uint64_t fla
 }
 
 enum Flag : uint64_t {
-  kDonated = 1,
   kWrapped = 2,
   kStrided = 4,       // strides follow
   kViewOfBase = 8,    // offset, strides and the base follow
@@ -87,7 +86,25 @@ Frame::Frame(const Op& op_in, const c10::IValue* args_in) : op(op_in), args(args
       case ArgKind::kIgnored: break;
     }
   }
+  if (op.writes) choose_donations();
   if (device < 0) find_device();
+}
+
+// A written value that only its cell and this frame hold gives its memory to the result. Decided
+// last: a value that the call reads twice (x.mul_(x)) is held twice.
+void Frame::choose_donations() {
+  uint64_t mask = 0;
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    TensorRef& ref = tensors[i];
+    ref.donated = ref.written && ref.is_input && ref.value->donatable() &&
+                  ref.value.use_count() == 2;
+    mask |= static_cast<uint64_t>(ref.donated) << (i % 64);
+    if (i % 64 == 63) {
+      key.add(mask);
+      mask = 0;
+    }
+  }
+  key.add(mask);
 }
 
 void Frame::mixed_devices(const at::Tensor& tensor) const {
@@ -166,12 +183,7 @@ void Frame::add_tensor(const at::Tensor& tensor, const ArgPlan& plan) {
   }
   ref.form = Form::kBase;
   ref.is_input = true;
-  if (plan.written) {
-    ref.whole = identity;
-    // Only the cell and this frame hold it, so its memory may become the result's.
-    ref.donated = value.donatable() && ref.value.use_count() == 2;
-    if (ref.donated) flags |= kDonated;
-  }
+  if (plan.written) ref.whole = identity;
   if (!identity) flags |= kViewOfBase;
   key.add(tensor_word(ref.form, dtype, sizes.size(), flags));
   key.add(sizes);

@@ -61,6 +61,7 @@ class Frame {
   void add_host_scalar(const at::Tensor& tensor);
   void add_scalar(const c10::IValue& value, const ArgPlan& plan);
   void add_structural(const c10::IValue& value);
+  void choose_donations();
   void find_device();
   [[noreturn]] void mixed_devices(const at::Tensor& tensor) const;
 

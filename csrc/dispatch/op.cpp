@@ -65,6 +65,7 @@ Op::Op(c10::OperatorHandle handle_in, const ops::Entry* entry_in)
     plan.name = argument.name();
     const c10::AliasInfo* alias = argument.alias_info();
     plan.written = (alias != nullptr && alias->isWrite()) || lists(entry->writes, plan.name);
+    writes |= plan.written;
     if (argument.is_out()) {
       plan.read = false;
       out_form = true;

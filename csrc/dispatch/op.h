@@ -49,6 +49,7 @@ struct Op {
   int device_arg = -1;      // factory functions
   int generator_arg = -1;
   bool out_form = false;
+  bool writes = false;   // any argument
 };
 
 // Registers the boxed kernel for every table entry and, found by their schemas, its in-place and

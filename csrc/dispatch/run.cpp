@@ -88,13 +88,18 @@ void finish(const trace::Program& program, Frame& frame, Launch& launch, c10::St
       if (output.write < 0) fresh.emplace_back();
       continue;
     }
+    TensorRef* target =
+        output.write >= 0 ? &frame.tensors[static_cast<size_t>(output.write)] : nullptr;
+    if (target != nullptr && target->donated) {   // its memory is the result's: count it once
+      target->value.reset();
+      target->cell->store({});
+    }
     auto value = c10::make_intrusive<trace::DeviceValue>(launch.outs[next++], output.value_dtype,
                                                          output.base_sizes, output.base_strides,
                                                          frame.device);
-    if (output.write >= 0) {
-      TensorRef& ref = frame.tensors[static_cast<size_t>(output.write)];
-      ref.value.reset();   // a donated buffer is gone already; free the old value early otherwise
-      ref.cell->store(std::move(value));
+    if (target != nullptr) {
+      target->value.reset();
+      target->cell->store(std::move(value));
     } else {
       fresh.push_back(device::make_tensor(output.sizes, output.strides, output.dtype, frame.device,
                                           std::move(value)));

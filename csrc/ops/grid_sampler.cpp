@@ -1,7 +1,6 @@
-// grid_sampler_2d and grid_sampler_3d with backwards. A sample is a weighted sum of a few grid
-// corners; each corner is gathered with its bounds check, and the gradients walk the same corners.
-#include <cmath>
-#include <functional>
+// grid_sampler_2d and grid_sampler_3d with backwards. A sample is a weighted sum of the grid
+// corners around it; all corners of all points are read by one gather, and their gradients added by
+// one scatter.
 #include <vector>
 
 #include "csrc/ops/helpers.h"
@@ -92,8 +91,9 @@ Sampler sampler_of(Call& c, const Value& grid, Dims sizes) {
   return s;
 }
 
-// A corner along one dimension: whole-numbered position, weight, and the weight's derivative.
-struct Stop {
+// The stops of a dimension around each point: whole-numbered positions, their weights, and the
+// derivatives of these by the grid value. All are [N, stops, points].
+struct Stops {
   Value at, weight, slope;
 };
 
@@ -110,80 +110,86 @@ Value cubic_slope(const Value& x, bool near) {
   return (x * (3 * a) - 10 * a) * x + 8 * a;
 }
 
-std::vector<Stop> stops_of(const Sampler& s, size_t i) {
+Value stack(const Values& stops) {
+  Builder& b = stops[0].builder();
+  Values parts;
+  for (const Value& stop : stops) parts.push_back(b.reshape(stop, {stop.dim(0), 1, stop.dim(1)}));
+  return parts.size() == 1 ? parts[0] : b.concatenate(parts, 1);
+}
+
+Stops stops_of(const Sampler& s, size_t i) {
   Builder& b = s.b;
   const Coordinate& c = s.coordinates[i];
   if (s.interpolation == kNearest) {
-    return {{b.round_nearest_even(c.at), ones_like(c.at), zeros_like(c.at)}};
+    const Value at = stack({b.round_nearest_even(c.at)});
+    return {at, ones_like(at), zeros_like(at)};
   }
   const Value low = b.floor(c.at);
   const Value t = c.at - low;
   if (s.interpolation == kBilinear) {
-    return {{low, 1.0 - t, -c.slope}, {low + 1.0, t, c.slope}};
+    return {stack({low, low + 1.0}), stack({1.0 - t, t}), stack({-c.slope, c.slope})};
   }
-  std::vector<Stop> stops;
+  Values at, weights, slopes;
   for (int k = -1; k <= 2; ++k) {
     const bool near = k == 0 || k == 1;
     const bool before = k <= 0;
     const Value distance = before ? t - double(k) : double(k) - t;
     const Value slope = cubic_slope(distance, near) * c.slope;
-    const Value at = padded(s, {low + double(k), c.slope}, s.sizes[i]).at;
-    stops.push_back({at, cubic(distance, near), before ? slope : -slope});
+    at.push_back(low + double(k));
+    weights.push_back(cubic(distance, near));
+    slopes.push_back(before ? slope : -slope);
   }
-  return stops;
+  const Value stops = stack(at);
+  return {padded(s, {stops, stops}, s.sizes[i]).at, stack(weights), stack(slopes)};
 }
 
-struct Corner {
-  Value index;    // [N, points], s32, into the plane
-  Value weight;   // [N, points], zero outside the input
-  Values slopes;  // derivative of the weight by the grid value of each dimension
+// All combinations of stops: [N, corners, points].
+struct Corners {
+  Value index;    // s32, into the plane
+  Value inside;   // false: reads as zero
+  Value weight;   // zero outside
+  Values slopes;  // derivative of the weight by the grid value of each dimension, zero outside
 };
 
-void for_each_corner(const Sampler& s, const std::function<void(const Corner&)>& visit) {
+Corners corners_of(const Sampler& s) {
   Builder& b = s.b;
-  std::vector<std::vector<Stop>> stops;
-  for (size_t i = 0; i < s.sizes.size(); ++i) stops.push_back(stops_of(s, i));
-  std::vector<size_t> at(stops.size(), 0);
-  while (true) {
-    Corner corner;
-    Value inside;
-    for (size_t i = 0; i < stops.size(); ++i) {
-      const Stop& stop = stops[i][at[i]];
-      const Value here = b.and_(b.ge(stop.at, zeros_like(stop.at)),
-                                b.lt(stop.at, b.like(stop.at, double(s.sizes[i]))));
-      inside = inside ? b.and_(inside, here) : here;
-      const Value step = b.convert(clip(stop.at, s.sizes[i]), DType::kS32);
-      corner.index = corner.index ? corner.index * double(s.sizes[i]) + step : step;
-      corner.weight = corner.weight ? corner.weight * stop.weight : stop.weight;
-    }
-    const Value zero = zeros_like(corner.weight);
-    corner.weight = b.select(inside, corner.weight, zero);
-    for (size_t i = 0; i < stops.size(); ++i) {
-      Value slope = stops[i][at[i]].slope;
-      for (size_t k = 0; k < stops.size(); ++k) {
-        if (k != i) slope = slope * stops[k][at[k]].weight;
-      }
-      corner.slopes.push_back(b.select(inside, slope, zero));
-    }
-    visit(corner);
-    size_t i = 0;
-    while (i < at.size() && ++at[i] == stops[i].size()) at[i++] = 0;
-    if (i == at.size()) return;
+  const size_t n = s.sizes.size();
+  std::vector<Stops> stops;
+  Dims full_dims = {s.coordinates[0].at.dim(0)};
+  int64_t count = 1;
+  for (size_t i = 0; i < n; ++i) {
+    stops.push_back(stops_of(s, i));
+    full_dims.push_back(stops[i].at.dim(1));
+    count *= stops[i].at.dim(1);
   }
-}
-
-// x [N, C, plane] at index [N, points]: [N, C, points].
-Value gather_plane(const Value& x, const Value& index) {
-  stablehlo::GatherDims dims;
-  dims.offset_dims = {1};
-  dims.collapsed_slice_dims = dims.start_index_map = {2};
-  dims.operand_batching_dims = dims.start_indices_batching_dims = {0};
-  dims.index_vector_dim = 2;
-  return x.builder().gather(x, index, dims, {1, x.dim(1), 1});
-}
-
-Value over_channels(const Value& x, const Dims& dims) {
-  return x.builder().broadcast_in_dim(x, dims, {0, 2});
+  full_dims.push_back(s.coordinates[0].at.dim(1));
+  const Dims dims = {full_dims.front(), count, full_dims.back()};
+  const auto spread = [&](const Value& x, size_t i) {
+    const Dims map = {0, static_cast<int64_t>(i) + 1, static_cast<int64_t>(n) + 1};
+    return b.reshape(b.broadcast_in_dim(x, full_dims, map), dims);
+  };
+  Corners c;
+  Values weights;
+  for (size_t i = 0; i < n; ++i) {
+    const Value at = stops[i].at;
+    const Value here =
+        spread(b.and_(b.ge(at, zeros_like(at)), b.lt(at, b.like(at, double(s.sizes[i])))), i);
+    c.inside = c.inside ? b.and_(c.inside, here) : here;
+    const Value step = spread(b.convert(clip(at, s.sizes[i]), DType::kS32), i);
+    c.index = c.index ? c.index * double(s.sizes[i]) + step : step;
+    weights.push_back(spread(stops[i].weight, i));
+    c.weight = c.weight ? c.weight * weights[i] : weights[i];
+  }
+  const Value zero = zeros_like(c.weight);
+  c.weight = b.select(c.inside, c.weight, zero);
+  for (size_t i = 0; i < n; ++i) {
+    Value slope = spread(stops[i].slope, i);
+    for (size_t k = 0; k < n; ++k) {
+      if (k != i) slope = slope * weights[k];
+    }
+    c.slopes.push_back(b.select(c.inside, slope, zero));
+  }
+  return c;
 }
 
 Value flat_space(const Value& x) {
@@ -191,58 +197,63 @@ Value flat_space(const Value& x) {
   return x.builder().reshape(x, {x.dim(0), x.dim(1), outer == 0 ? 0 : x.numel() / outer});
 }
 
+// The corners' values [N, C, corners, points] from planes [N, C, plane]; zero outside.
+Value read_corners(const Value& planes, const Corners& c) {
+  Builder& b = planes.builder();
+  stablehlo::GatherDims dims;
+  dims.offset_dims = {1};
+  dims.collapsed_slice_dims = dims.start_index_map = {2};
+  dims.operand_batching_dims = dims.start_indices_batching_dims = {0};
+  dims.index_vector_dim = 2;
+  const Value index = b.reshape(c.index, {c.index.dim(0), c.index.dim(1) * c.index.dim(2)});
+  const Value flat = b.gather(planes, index, dims, {1, planes.dim(1), 1});
+  const Value read =
+      b.reshape(flat, {planes.dim(0), planes.dim(1), c.index.dim(1), c.index.dim(2)});
+  const Value inside = b.broadcast_in_dim(c.inside, read.dims(), {0, 2, 3});
+  return b.select(inside, read, zeros_like(read));
+}
+
 Values lower_grid_sampler(Call& c) {
   if (c.out().numel() == 0) return {full(c.b, 0, c.out().dtype, c.out().dims)};
   const DType t = opmath(c.dtype("input"));
   const Value input = cast(c.tensor("input"), t);
   const Value grid = cast(c.tensor("grid"), t);
-  const Value planes = flat_space(input);
   const Sampler s = sampler_of(c, grid, Dims(input.dims().begin() + 2, input.dims().end()));
-  Value sum;
-  for_each_corner(s, [&](const Corner& corner) {
-    const Value value = gather_plane(planes, corner.index);
-    // Outside, what was read instead must not turn a zero weight into NaN.
-    const Value weight = over_channels(corner.weight, value.dims());
-    const Value term =
-        c.b.select(c.b.eq(weight, zeros_like(weight)), zeros_like(value), value * weight);
-    sum = sum ? sum + term : term;
-  });
-  return {c.b.reshape(sum, c.out().dims)};
+  const Corners corners = corners_of(s);
+  const Value read = read_corners(flat_space(input), corners);
+  const Value weight = c.b.broadcast_in_dim(corners.weight, read.dims(), {0, 2, 3});
+  return {c.b.reshape(reduce_sum(read * weight, {2}), c.out().dims)};
 }
 
 Values lower_grid_sampler_backward(Call& c) {
+  Builder& b = c.b;
   const DType t = opmath(c.dtype("input"));
   const Value input = cast(c.tensor("input"), t);
   const Value grid = cast(c.tensor("grid"), t);
   const std::vector<bool> mask = c.flags("output_mask");
   Values grads = {mask[0] ? zeros_like(input) : Value(), zeros_like(grid)};
   if (input.numel() == 0 || grid.numel() == 0) return grads;
-  const Value grad = flat_space(cast(c.tensor("grad_output"), t));
-  const Value planes = flat_space(input);
   const Sampler s = sampler_of(c, grid, Dims(input.dims().begin() + 2, input.dims().end()));
-  const size_t n = s.sizes.size();
-  Value input_grad = mask[0] ? flat_space(grads[0]) : Value();
-  Values slopes(n);
-  for_each_corner(s, [&](const Corner& corner) {
-    if (mask[0]) {
-      const Value share = grad * over_channels(corner.weight, grad.dims());
-      input_grad =
-          put_along(input_grad, over_channels(corner.index, grad.dims()), share, 2, Combine::kAdd);
-    }
-    if (s.interpolation == kNearest) return;
-    const Value along = reduce_sum(gather_plane(planes, corner.index) * grad, {1});
-    for (size_t i = 0; i < n; ++i) {
-      const Value term = along * corner.slopes[i];
-      slopes[i] = slopes[i] ? slopes[i] + term : term;
-    }
-  });
-  if (mask[0]) grads[0] = c.b.reshape(input_grad, input.dims());
+  const Corners corners = corners_of(s);
+  const Value raw = flat_space(cast(c.tensor("grad_output"), t));
+  const Dims all = {raw.dim(0), raw.dim(1), corners.index.dim(1), raw.dim(2)};
+  const Value grad = b.broadcast_in_dim(raw, all, {0, 1, 3});
+  const auto over_channels = [&](const Value& x) { return b.broadcast_in_dim(x, all, {0, 2, 3}); };
+  if (mask[0]) {
+    const Dims flat = {all[0], all[1], all[2] * all[3]};
+    const Value share = b.reshape(grad * over_channels(corners.weight), flat);
+    const Value index = b.reshape(over_channels(corners.index), flat);
+    const Value sum = put_along(flat_space(grads[0]), index, share, 2, Combine::kAdd);
+    grads[0] = b.reshape(sum, input.dims());
+  }
   if (s.interpolation != kNearest) {
+    const Value along = reduce_sum(read_corners(flat_space(input), corners) * grad, {1});
     Values columns;
-    for (size_t i = n; i-- > 0;) {
-      columns.push_back(c.b.reshape(slopes[i], {slopes[i].dim(0), slopes[i].dim(1), 1}));
+    for (size_t i = s.sizes.size(); i-- > 0;) {
+      const Value slope = reduce_sum(along * corners.slopes[i], {1});
+      columns.push_back(b.reshape(slope, {slope.dim(0), slope.dim(1), 1}));
     }
-    grads[1] = c.b.reshape(c.b.concatenate(columns, 2), grid.dims());
+    grads[1] = b.reshape(b.concatenate(columns, 2), grid.dims());
   }
   return grads;
 }

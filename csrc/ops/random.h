@@ -1,8 +1,8 @@
 // From random bits to distributions, for every op that draws (random.cpp, dropout inside attention
-// and recurrent layers). The bits are Philox4x32-10, counter based: the state is ui64[2], the
+// and recurrent layers). The bits are Threefry2x32, counter based: the state is ui64[2], the
 // generator's seed as key and its offset as counter, so draws at disjoint offset ranges are
-// independent and the same (seed, offset) gives the same numbers whatever program asks. A draw of
-// n elements uses at most n counter values.
+// independent and the same (seed, offset) gives the same numbers whatever program asks. Element i
+// of a draw uses the counter value offset + i.
 #pragma once
 
 #include "csrc/ops/call.h"

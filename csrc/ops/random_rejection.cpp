@@ -1,5 +1,5 @@
-// Distributions that are drawn by rejection. Each loop proposes for all elements at once and keeps
-// the proposals of those still waiting; it ends when none waits.
+// Distributions that need a loop: counts by inversion when their mean is small, the rest by
+// rejection. Each loop works on all elements at once and ends when none waits.
 #include <cmath>
 
 #include "csrc/ops/helpers.h"
@@ -65,15 +65,28 @@ Value stirling_tail(Builder& b, const Value& k) {
   return tail;
 }
 
-// Multiplies uniforms until the product falls below exp(-rate); for small rates.
-Value poisson_by_product(Builder& b, const Value& state, const Value& rate, const Value& waiting) {
-  const auto propose = [&](const Value& s, const Values& carried) -> Proposal {
-    const Value log_product = b.add(carried[0], b.log(uniform(b, s, 0, rate)));
-    const Value more = b.gt(log_product, b.negate(rate));
-    const Value count = b.select(more, carried[1] + 1.0, carried[1]);
-    return {{log_product, count}, b.not_(more)};
+// Walks the probabilities of 0, 1, 2, ... until their sum passes one uniform number; for means
+// below
+// 10. `first` is the probability of 0, `next(p, k)` that of k from that of k - 1. No draw takes
+// more steps than kMaxSteps but for 1 in 10^20, and then rounding decides anyway.
+template <typename Next>
+Value by_inversion(Builder& b, const Value& state, const Value& first, const Value& waiting,
+                   const Next& next) {
+  constexpr double kMaxSteps = 64;
+  const Value u = random_uniform01_open(b, random_stream(b, state, 0), first.dims(), first.dtype());
+  const auto past = [&](const Value& sum) { return b.gt(u, sum); };
+  const Values inits = {b.and_(waiting, past(first)), zeros_like(first), first, first};
+  const auto any_left = [&b](const Values& loop) -> Values {
+    return {b.reduce(loop[0], b.scalar(0, DType::kBool), range(loop[0].rank()), Reduction::kOr)};
   };
-  return until_accepted(b, state, 0, waiting, {zeros_like(rate), zeros_like(rate)}, propose)[1];
+  const auto step = [&](const Values& loop) -> Values {
+    const Value k = b.select(loop[0], loop[1] + 1.0, loop[1]);
+    const Value p = next(loop[2], loop[1] + 1.0);
+    const Value sum = b.add(loop[3], p);
+    const Value left = b.and_(b.and_(loop[0], past(sum)), b.lt(k, b.like(k, kMaxSteps)));
+    return {left, k, p, sum};
+  };
+  return b.while_loop(inits, any_left, step)[1];
 }
 
 // Hörmann's transformed rejection (PTRS), for rates from 10.
@@ -99,20 +112,6 @@ Value poisson_by_rejection(Builder& b, const Value& state, const Value& given,
     return {{k}, b.or_(accepted_at_once, accepted)};
   };
   return until_accepted(b, state, 1, waiting, {zeros_like(rate)}, propose)[0];
-}
-
-// Adds up geometric waiting times until they pass `count`; for a small mean.
-Value binomial_by_waiting(Builder& b, const Value& state, const Value& count, const Value& prob,
-                          const Value& waiting) {
-  const Value log_failure = b.log_plus_one(b.negate(prob));
-  const auto propose = [&](const Value& s, const Values& carried) -> Proposal {
-    const Value wait = b.ceil(b.log(uniform(b, s, 0, prob)) / log_failure);
-    const Value sum = b.add(carried[0], b.maximum(wait, ones_like(wait)));
-    const Value more = b.le(sum, count);
-    const Value successes = b.select(more, carried[1] + 1.0, carried[1]);
-    return {{sum, successes}, b.not_(more)};
-  };
-  return until_accepted(b, state, 0, waiting, {zeros_like(prob), zeros_like(prob)}, propose)[1];
 }
 
 // Hörmann's transformed rejection (BTRS), for a mean from 10 and prob up to 1/2.
@@ -152,8 +151,9 @@ Value random_poisson(Builder& b, const Value& state, const Value& rate) {
   if (rate.numel() == 0) return rate;
   const Value large = b.ge(rate, b.like(rate, 10));
   const Value small = b.lt(rate, b.like(rate, 10));
+  const auto next = [&](const Value& p, const Value& k) { return p * rate / k; };
   return b.select(large, poisson_by_rejection(b, state, rate, large),
-                  poisson_by_product(b, state, rate, small));
+                  by_inversion(b, state, b.exponential(b.negate(rate)), small, next));
 }
 
 Value random_binomial(Builder& b, const Value& state, const Value& count, const Value& prob) {
@@ -163,12 +163,17 @@ Value random_binomial(Builder& b, const Value& state, const Value& count, const 
   const Value p = b.select(flipped, 1.0 - prob, prob);
   const Value mean = count * p;
   const Value large = b.ge(mean, b.like(mean, 10));
-  const Value drawn_small = b.and_(b.lt(mean, b.like(mean, 10)), b.gt(mean, zeros_like(mean)));
+  const Value small = b.lt(mean, b.like(mean, 10));
   // The other elements take harmless parameters.
   const Value safe_n = b.select(large, count, b.like(count, 40));
   const Value safe_p = b.select(large, p, b.like(p, 0.5));
+  const Value none = b.exponential(count * b.log_plus_one(b.negate(p)));
+  const Value odds = p / (1.0 - p);
+  const auto next = [&](const Value& before, const Value& k) {
+    return before * odds * (count - k + 1.0) / k;
+  };
   const Value k = b.select(large, binomial_by_rejection(b, state, safe_n, safe_p, large),
-                           binomial_by_waiting(b, state, count, p, drawn_small));
+                           by_inversion(b, state, none, small, next));
   return b.select(flipped, count - k, k);
 }
 

@@ -181,9 +181,13 @@ Values lower_upsample(Call& c) {
   const bool copies = mode == Mode::kNearest || mode == Mode::kNearestExact;
   const std::vector<Band> maps = bands<n>(c, mode, x.dims(), c.out().dims, t);
   if (!copies) x = cast(x, float_math(t));
-  for (int i = 0; i < n; ++i) x = apply(maps[i], x, x.rank() - n + i);
-  if (!copies && is_integer(t)) {
-    x = c.b.clamp(c.b.scalar(0, x.dtype()), c.b.round_nearest_even(x), c.b.scalar(255, x.dtype()));
+  for (int i = n - 1; i >= 0; --i) {
+    x = apply(maps[i], x, x.rank() - n + i);
+    // Bytes stay bytes between the dimensions, as on CPU.
+    if (!copies && is_integer(t)) {
+      const DType wide = x.dtype();
+      x = c.b.clamp(c.b.scalar(0, wide), c.b.round_nearest_even(x), c.b.scalar(255, wide));
+    }
   }
   return {x};
 }

@@ -74,7 +74,8 @@ def test_import_brings_in_no_other_package(run_python):
 
 
 def test_import_costs_little(run_python):
-    code = "import time; t = time.perf_counter(); import torch; print(time.perf_counter() - t)"
+    # CPU time of the process: other tests may be using the machine.
+    code = "import time; import torch; print(time.process_time())"
     runs = [
         [float(run_python(code, TORCH_DEVICE_BACKEND_AUTOLOAD=autoload)) for autoload in "01"]
         for _ in range(4)

@@ -244,3 +244,41 @@ def test_threads_synchronize_together():
         thread.join()
     assert done == [True] * 3  # each waited, also where another had begun to
     assert (x @ result).cpu().isfinite().all()
+
+
+def test_events_are_done_when_the_device_is():
+    x = torch.ones(256, 256).to("tpu") / 256
+    for _ in range(100):
+        start, end = timed(), timed()
+        start.record()
+        y = x @ x
+        end.record()
+        accelerator.synchronize()
+        assert start.elapsed_time(end) >= 0
+    assert y.cpu().isfinite().all()
+
+
+def test_events_are_done_in_order():
+    stop = time.monotonic() + 2
+    errors = []
+
+    def record() -> None:
+        x = torch.full((128, 128), 1 / 128).to("tpu")
+        try:
+            while time.monotonic() < stop:
+                start, end = timed(), timed()
+                start.record()
+                x = x @ x * 128
+                end.record()
+                end.synchronize()
+                assert start.query()
+                assert start.elapsed_time(end) >= 0
+        except Exception as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=record) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not errors
