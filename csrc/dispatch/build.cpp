@@ -210,6 +210,20 @@ void check_writable(const Frame& frame) {
   }
 }
 
+// A builder that refuses its operands, or a lowering that says so, means: not for these arguments.
+trace::Lowered lower(const Frame& frame, trace::Node& node) {
+  std::string reason;
+  try {
+    return trace::lower(node);
+  } catch (const std::invalid_argument& error) {
+    reason = error.what();
+  } catch (const c10::NotImplementedError& error) {
+    reason = error.what_without_backtrace();
+  }
+  if (node.shapes_from_lowering) raise_cpu_error(frame);   // nobody has checked the arguments yet
+  throw NotLowered(reason);
+}
+
 }  // namespace
 
 trace::ProgramPtr build_program(const Frame& frame) {
@@ -221,7 +235,7 @@ trace::ProgramPtr build_program(const Frame& frame) {
   if (!program->resizes.empty()) return program;
 
   trace::Node node = NodeBuilder(frame).build(inferred);
-  trace::Lowered lowered = trace::lower(node);
+  trace::Lowered lowered = lower(frame, node);
   if (const std::string folder = base::env_dump(); !folder.empty()) {
     dump(folder, node.name, lowered.text);
   }

@@ -35,6 +35,12 @@ bool draws_random_numbers(const c10::OperatorHandle& op) {
 }
 
 void fallback(const c10::OperatorHandle& op, c10::DispatchKeySet, c10::Stack* stack) {
+  run_on_cpu(op, stack, "");
+}
+
+}  // namespace
+
+void run_on_cpu(const c10::OperatorHandle& op, torch::jit::Stack* stack, const std::string& reason) {
   const std::string name = full_name(op);
   const base::Fallback what = get_fallback();
   TORCH_CHECK_NOT_IMPLEMENTED(
@@ -55,6 +61,7 @@ void fallback(const c10::OperatorHandle& op, c10::DispatchKeySet, c10::Stack* st
     const std::string where = python_location();
     TORCH_WARN("The operator '", name, "' has no lowering for device tpu and runs on the CPU",
                where.empty() ? "" : " (first at " + where + ")",
+               reason.empty() ? "" : " [" + reason + "]",
                ". Results are right, but each call waits and moves its tensors. "
                "torch_tpu.coverage() lists all such ops.");
   }
@@ -64,8 +71,6 @@ void fallback(const c10::OperatorHandle& op, c10::DispatchKeySet, c10::Stack* st
   std::lock_guard lock(mutex);
   counts()[name].seconds += took.count();
 }
-
-}  // namespace
 
 std::map<std::string, FallbackCount> fallback_counts() {
   std::lock_guard lock(mutex);

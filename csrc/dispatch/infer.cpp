@@ -4,69 +4,101 @@
 #include <ATen/ops/empty_strided.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
+#include <functional>
+
 namespace torch_tpu::dispatch {
 namespace {
 
-at::Tensor stand_in(const at::Tensor& tensor) {
+using StandIn = std::function<at::Tensor(const at::Tensor&)>;
+
+at::Tensor meta_stand_in(const at::Tensor& tensor) {
   // CPU scalars stay: Meta kernels written in Python read a wrapped number's value.
   if (tensor.device().is_cpu()) return tensor;
   return at::empty_strided(tensor.sizes(), tensor.strides(),
                            at::TensorOptions().device(at::kMeta).dtype(tensor.scalar_type()));
 }
 
-}  // namespace
+at::Tensor cpu_stand_in(const at::Tensor& tensor) {
+  if (tensor.device().is_cpu()) return tensor;
+  return at::empty_strided(tensor.sizes(), tensor.strides(),
+                           at::TensorOptions().dtype(tensor.scalar_type()))
+      .zero_();
+}
 
-Inferred infer(const Frame& frame) {
-  Inferred out;
+// The call's arguments with stand-ins for the tensors, which are also listed in `tensors`.
+c10::Stack stand_in_stack(const Frame& frame, const StandIn& stand_in, c10::Device device,
+                          std::vector<at::Tensor>& tensors) {
   const Op& op = frame.op;
-  at::AutoDispatchBelowADInplaceOrView below_autograd;
-
+  const auto replace = [&](const c10::IValue& value) {
+    at::Tensor out;
+    if (value.isTensor() && value.toTensor().defined()) out = stand_in(value.toTensor());
+    tensors.push_back(out);
+    return out;
+  };
   c10::Stack stack;
   stack.reserve(op.args.size());
   for (size_t i = 0; i < op.args.size(); ++i) {
     const c10::IValue& value = frame.args[i];
     switch (op.args[i].kind) {
       case ArgKind::kTensor: {
-        at::Tensor meta;
-        if (value.isTensor() && value.toTensor().defined()) meta = stand_in(value.toTensor());
-        out.tensors.push_back(meta);
-        stack.push_back(value.isTensor() ? c10::IValue(meta) : c10::IValue());
+        at::Tensor tensor = replace(value);
+        stack.push_back(value.isTensor() ? c10::IValue(std::move(tensor)) : c10::IValue());
         break;
       }
       case ArgKind::kTensorList: {
         if (value.isNone()) {
           stack.emplace_back();
-          break;
-        }
-        const bool optional = !value.isTensorList();
-        c10::List<at::Tensor> plain;
-        c10::List<std::optional<at::Tensor>> maybe;
-        for (const c10::IValue& item : value.toListRef()) {
-          at::Tensor meta;
-          if (item.isTensor() && item.toTensor().defined()) meta = stand_in(item.toTensor());
-          out.tensors.push_back(meta);
-          if (optional) {
-            maybe.push_back(item.isNone() ? std::optional<at::Tensor>() : meta);
-          } else {
-            plain.push_back(meta);
+        } else if (value.isTensorList()) {
+          c10::List<at::Tensor> list;
+          for (const c10::IValue& item : value.toListRef()) list.push_back(replace(item));
+          stack.emplace_back(std::move(list));
+        } else {
+          c10::List<std::optional<at::Tensor>> list;
+          for (const c10::IValue& item : value.toListRef()) {
+            at::Tensor tensor = replace(item);
+            list.push_back(item.isNone() ? std::optional<at::Tensor>() : tensor);
           }
+          stack.emplace_back(std::move(list));
         }
-        stack.push_back(optional ? c10::IValue(maybe) : c10::IValue(plain));
         break;
       }
       case ArgKind::kGenerator: stack.emplace_back(); break;
-      default:
-        if (value.isDevice()) {
-          stack.emplace_back(c10::Device(c10::kMeta));
-        } else {
-          stack.push_back(value);
-        }
+      default: stack.push_back(value.isDevice() ? c10::IValue(device) : value);
     }
   }
+  return stack;
+}
+
+}  // namespace
+
+void raise_cpu_error(const Frame& frame) {
+  constexpr size_t kMaxBytes = size_t{256} << 20;
+  size_t bytes = 0;
+  for (const TensorRef& ref : frame.tensors) {
+    if (ref.impl != nullptr) bytes += static_cast<size_t>(ref.impl->numel()) * ref.impl->itemsize();
+  }
+  const auto key = c10::DispatchKey::CPU;
+  if (bytes > kMaxBytes || !frame.op.handle.hasComputedKernelForDispatchKey(key)) return;
+  at::AutoDispatchBelowADInplaceOrView below_autograd;
+  std::vector<at::Tensor> tensors;
+  c10::Stack stack = stand_in_stack(frame, cpu_stand_in, c10::kCPU, tensors);
+  frame.op.handle.redispatchBoxed(c10::DispatchKeySet(key), &stack);
+}
+
+Inferred infer(const Frame& frame) {
+  Inferred out;
+  const Op& op = frame.op;
+  at::AutoDispatchBelowADInplaceOrView below_autograd;
+  c10::Stack stack = stand_in_stack(frame, meta_stand_in, c10::kMeta, out.tensors);
   if (op.entry->no_meta || !op.handle.hasComputedKernelForDispatchKey(c10::DispatchKey::Meta)) {
     return out;
   }
-  op.handle.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::Meta), &stack);
+  try {
+    op.handle.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::Meta), &stack);
+  } catch (...) {
+    raise_cpu_error(frame);
+    throw;
+  }
   out.known = true;
   for (size_t i = 0; i < op.returns.size(); ++i) {
     const c10::IValue& value = stack[i];

@@ -17,6 +17,11 @@ struct Inferred {
   std::vector<at::Tensor> tensors;   // the stand-ins, beside Frame::tensors; undefined for None
 };
 
+// Throws what the CPU would for bad arguments.
 Inferred infer(const Frame& frame);
+
+// Runs the op on zeros of the same shapes on the CPU, for the error it raises there: some Meta
+// kernels word theirs differently. Returns when it raises none (or would be too large to try).
+void raise_cpu_error(const Frame& frame);
 
 }  // namespace torch_tpu::dispatch

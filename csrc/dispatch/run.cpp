@@ -8,6 +8,7 @@
 #include "csrc/device/tensor.h"
 #include "csrc/dispatch/build.h"
 #include "csrc/dispatch/debug.h"
+#include "csrc/dispatch/fallback.h"
 #include "csrc/dispatch/frame.h"
 #include "csrc/dispatch/mode.h"
 #include "csrc/dispatch/scalar_pool.h"
@@ -169,7 +170,14 @@ void run_op(const Op& op, c10::Stack* stack) {
     const uint64_t hash = frame.key.hash();
     cache::ProgramCache& cache = cache::ProgramCache::get();
     trace::ProgramPtr program = cache.find(frame.key, hash);
-    if (!program) program = cache.insert(frame.key, hash, build_program(frame));
+    if (!program) {
+      try {
+        program = cache.insert(frame.key, hash, build_program(frame));
+      } catch (const NotLowered& error) {
+        run_on_cpu(op.handle, stack, error.what());
+        return;
+      }
+    }
     if (!program->resizes.empty()) {
       apply_resizes(*program, frame);
       continue;   // with the new sizes

@@ -42,7 +42,7 @@ Value wide(Call& c, std::string_view name, DType t) {
 Value input_of(Call& c) { return cast(c.tensor("input"), opmath(c.dtype("input"))); }
 
 struct Statistics {
-  Value mean, square_sum;   // the sum of the squared deviations from the mean
+  Value mean, square_sum;  // the sum of the squared deviations from the mean
 };
 
 Statistics statistics(const Value& x) {
@@ -194,7 +194,8 @@ Values lower_native_batch_norm_backward(Call& c) {
 
 Values lower_batch_norm_backward(Call& c) { return backward(c, "save_var", c.flag("update")); }
 
-// --- pieces of nn.SyncBatchNorm -------------------------------------------------------------------
+// --- pieces of nn.SyncBatchNorm
+// -------------------------------------------------------------------
 
 Values lower_batch_norm_stats(Call& c) {
   const Value x = input_of(c);
@@ -267,8 +268,7 @@ Values lower_batch_norm_backward_elemt(Call& c) {
       c.b.broadcast_to(reduce_sum(cast(count, t), range(count.rank())), sum_dy.dims());
   const Value mean_product = cast(c.tensor("sum_dy_xmu"), t) / total;
   const Value invstd = cast(c.tensor("invstd"), t);
-  const Value result =
-      input_gradient(c, grad, centered, invstd, sum_dy / total, mean_product);
+  const Value result = input_gradient(c, grad, centered, invstd, sum_dy / total, mean_product);
   return {cast(result, c.dtype("input"))};
 }
 
@@ -278,12 +278,12 @@ void add_batch_norm(Entries& t) {
   const std::vector<std::string_view> running = {"running_mean", "running_var"};
   t.push_back({.name = "native_batch_norm", .lower = lower_native_batch_norm, .writes = running});
   t.push_back({.name = "_native_batch_norm_legit", .lower = lower_native_batch_norm});
-  t.push_back({.name = "_native_batch_norm_legit.no_stats",
-               .lower = lower_native_batch_norm_no_stats});
+  t.push_back(
+      {.name = "_native_batch_norm_legit.no_stats", .lower = lower_native_batch_norm_no_stats});
   t.push_back({.name = "_native_batch_norm_legit_no_training",
                .lower = lower_native_batch_norm_no_training});
-  t.push_back({.name = "_native_batch_norm_legit_functional",
-               .lower = lower_native_batch_norm_functional});
+  t.push_back(
+      {.name = "_native_batch_norm_legit_functional", .lower = lower_native_batch_norm_functional});
   t.push_back({.name = "_batch_norm_with_update", .lower = lower__batch_norm_with_update});
   t.push_back({.name = "_batch_norm_with_update_functional",
                .lower = lower__batch_norm_with_update_functional});

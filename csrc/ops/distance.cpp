@@ -32,9 +32,7 @@ Value differences(const Value& x1, const Value& x2) {
 // |x1|^2 + |x2|^2 - 2 x1.x2, kept from going below zero by rounding.
 Value euclidean_by_product(const Value& x1, const Value& x2, const Dims& out) {
   Builder& b = x1.builder();
-  const auto square_norm = [&](const Value& x) {
-    return reduce_sum(x * x, {x.rank() - 1}, true);
-  };
+  const auto square_norm = [&](const Value& x) { return reduce_sum(x * x, {x.rank() - 1}, true); };
   Dims swap = range(x2.rank());
   std::swap(swap[swap.size() - 2], swap.back());
   const Value product = matmul2(x1, b.transpose(x2, swap));
@@ -47,7 +45,7 @@ Value euclidean_by_product(const Value& x1, const Value& x2, const Dims& out) {
 Values lower__cdist_forward(Call& c) {
   const Value x1 = c.tensor("x1"), x2 = c.tensor("x2");
   const double p = c.known("p").value_or(2);
-  const int64_t mode = c.integer_or("compute_mode", 0);   // 0: by size, 1: product, 2: never
+  const int64_t mode = c.integer_or("compute_mode", 0);  // 0: by size, 1: product, 2: never
   if (c.out().numel() == 0) {
     return {full(c.b, 0, c.out().dtype, c.out().dims)};
   }

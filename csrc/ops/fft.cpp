@@ -10,7 +10,7 @@ namespace {
 
 using stablehlo::FftType;
 
-constexpr size_t kMaxRank = 3;   // dimensions one fft op transforms
+constexpr size_t kMaxRank = 3;  // dimensions one fft op transforms
 
 // `normalization` as ATen numbers it: 0 nothing, 1 by sqrt(n), 2 by n. XLA's inverse transforms
 // already divide by n.
@@ -35,7 +35,7 @@ Value scaled(const Value& x, double scale) {
   if (!is_complex(x.dtype())) {
     return x * scale;
   }
-  Builder& b = x.builder();   // two products instead of a complex one
+  Builder& b = x.builder();  // two products instead of a complex one
   return b.complex(b.real(x) * scale, b.imag(x) * scale);
 }
 
@@ -72,7 +72,8 @@ Value transform(const Value& x, FftType type, const Dims& dims, int64_t real_siz
 Value complex_transform(Value x, const Dims& dims, bool forward) {
   for (size_t i = 0; i < dims.size(); i += kMaxRank) {
     const size_t end = std::min(dims.size(), i + kMaxRank);
-    const Dims part(dims.begin() + static_cast<int64_t>(i), dims.begin() + static_cast<int64_t>(end));
+    const Dims part(dims.begin() + static_cast<int64_t>(i),
+                    dims.begin() + static_cast<int64_t>(end));
     x = transform(x, forward ? FftType::kFft : FftType::kIfft, part);
   }
   return x;

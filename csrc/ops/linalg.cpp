@@ -51,7 +51,7 @@ Value solve(const Value& a, const Value& rhs, const Solve& s) {
 }
 
 struct Factor {
-  Value matrix, info;   // info: 0, or the order of the first minor that is not positive
+  Value matrix, info;  // info: 0, or the order of the first minor that is not positive
 };
 
 // The order of the first leading minor of the Hermitian matrices x [B, n, n] that is not positive,
@@ -73,8 +73,7 @@ Value failing_minor(const Value& x) {
     const Value first = b.and_(bad, b.eq(order, zeros_like(order)));
     const Value product = b.broadcast_to(column / b.broadcast_to(pivot, column.dims()), x.dims()) *
                           b.broadcast_to(row, x.dims());
-    return Values{k + 1, rest - product,
-                  b.select(first, b.broadcast_to(k + 1, {batch}), order)};
+    return Values{k + 1, rest - product, b.select(first, b.broadcast_to(k + 1, {batch}), order)};
   };
   return b.while_loop({zero, x, full(b, 0, DType::kS32, {batch})}, condition, eliminate)[2];
 }
@@ -93,8 +92,8 @@ Factor cholesky(const Value& x, bool upper) {
   const int64_t n = x.dim(-1), matrices = stablehlo::product(batch);
   const Value real = is_complex(x.dtype()) ? b.real(factor) : factor;
   const Value on_diagonal = b.and_(positions(real, Compare::kEq), b.ne(real, real));
-  const Value failed = b.reduce(b.reshape(on_diagonal, {matrices, n, n}),
-                                b.scalar(0, DType::kBool), {0, 1, 2}, Reduction::kOr);
+  const Value failed = b.reduce(b.reshape(on_diagonal, {matrices, n, n}), b.scalar(0, DType::kBool),
+                                {0, 1, 2}, Reduction::kOr);
   const Value below = triangle(lower, false);
   const Value diagonal = b.select(positions(x, Compare::kEq), x, zeros_like(x));
   const Value whole = b.reshape(below + adjoint(below) - diagonal, {matrices, n, n});
@@ -144,9 +143,9 @@ Values lower_cholesky_inverse(Call& c) {
 Values lower_linalg_solve_triangular(Call& c) {
   const Value a = c.tensor("self"), rhs = c.tensor("B");
   const Dims batch = broadcast_shape(batch_of(a), batch_of(rhs));
-  return {solve(with_batch(a, batch), with_batch(rhs, batch),
-                {.left = c.flag("left"), .upper = c.flag("upper"),
-                 .unit = c.flag("unitriangular")})};
+  return {
+      solve(with_batch(a, batch), with_batch(rhs, batch),
+            {.left = c.flag("left"), .upper = c.flag("upper"), .unit = c.flag("unitriangular")})};
 }
 
 Values lower_triangular_solve(Call& c) {
@@ -154,7 +153,8 @@ Values lower_triangular_solve(Call& c) {
   const Dims batch = broadcast_shape(batch_of(a), batch_of(rhs));
   const Value full_a = with_batch(a, batch);
   return {solve(full_a, with_batch(rhs, batch),
-                {.upper = c.flag("upper"), .unit = c.flag("unitriangular"),
+                {.upper = c.flag("upper"),
+                 .unit = c.flag("unitriangular"),
                  .transpose = c.flag("transpose")}),
           full_a};
 }

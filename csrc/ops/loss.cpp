@@ -35,10 +35,10 @@ Value grad_against(Call& c, const Dims& dims, DType t) {
 // --- nll_loss: classes in dimension 1, or in dimension 0 without a batch ------------------------
 
 struct Nll {
-  Value x;         // [N, C, S]
-  Value target;    // [N, S], ignored ones set to 0
-  Value ignored;   // [N, S]
-  Value weight;    // [N, S]: of the target's class, 0 where ignored
+  Value x;        // [N, C, S]
+  Value target;   // [N, S], ignored ones set to 0
+  Value ignored;  // [N, S]
+  Value weight;   // [N, S]: of the target's class, 0 where ignored
 };
 
 Nll nll(Call& c) {
@@ -55,8 +55,8 @@ Nll nll(Call& c) {
   const Value ignored = b.eq(raw, b.splat_int(c.integer("ignore_index"), raw.type()));
   const Value checked = b.select(ignored, zeros_like(raw), raw);
   c.check_index(checked, 0, classes, "Target {} is out of bounds.");
-  Nll result{b.reshape(cast(self, t), {n, classes, places}), plain_index(checked, classes),
-             ignored, {}};
+  Nll result{
+      b.reshape(cast(self, t), {n, classes, places}), plain_index(checked, classes), ignored, {}};
   Value weight = full(b, 1, t, {n, places});
   if (const Value weights = c.optional_tensor("weight")) {
     weight = take_rows(cast(weights, t), result.target, 0);
@@ -73,8 +73,8 @@ Values lower_nll_loss_forward(Call& c) {
   const Dims index = {v.target.dim(0), 1, v.target.dim(1)};
   const Value picked = take_along(v.x, b.reshape(v.target, index), 1);
   // Selected, not only multiplied by a weight of 0: an ignored place may hold an infinity.
-  const Value loss = b.select(v.ignored, zeros_like(v.weight),
-                              -b.reshape(picked, v.weight.dims()) * v.weight);
+  const Value loss =
+      b.select(v.ignored, zeros_like(v.weight), -b.reshape(picked, v.weight.dims()) * v.weight);
   if (reduction == kNone && c.tensor("self").rank() > 1) {
     return {b.reshape(loss, c.out().dims), b.scalar(0, t)};
   }
@@ -100,16 +100,15 @@ Values lower_nll_loss_backward(Call& c) {
   const Value hit = b.eq(classes, b.broadcast_in_dim(v.target, dims, {0, 2}));
   // An all-ignored batch has a total weight of 0; what is ignored still gets 0, not NaN.
   grad = b.select(v.ignored, zeros_like(grad), grad);
-  const Value result =
-      b.select(hit, b.broadcast_in_dim(grad, dims, {0, 2}), full(b, 0, t, dims));
+  const Value result = b.select(hit, b.broadcast_in_dim(grad, dims, {0, 2}), full(b, 0, t, dims));
   return {b.reshape(result, c.tensor("self").dims())};
 }
 
 // --- margin losses over classes: [N, C], or [C] without a batch ----------------------------------
 
 struct Rows {
-  Value x;        // [N, C]
-  Value target;   // [N] or [N, C], s32 or s64
+  Value x;       // [N, C]
+  Value target;  // [N] or [N, C], s32 or s64
   int64_t n, classes;
 };
 
@@ -133,9 +132,9 @@ Value row_grad(Call& c, const Rows& r) {
 
 struct MultiMargin {
   Rows r;
-  Value hit;      // [N, C]: the target's class
-  Value slack;    // [N, C]: how far each other class is inside the margin, 0 if it is not
-  Value weight;   // [N]
+  Value hit;     // [N, C]: the target's class
+  Value slack;   // [N, C]: how far each other class is inside the margin, 0 if it is not
+  Value weight;  // [N]
 };
 
 MultiMargin multi_margin(Call& c) {
@@ -181,10 +180,10 @@ Values lower_multi_margin_loss_backward(Call& c) {
 
 struct MultiLabel {
   Rows r;
-  Value valid;       // [N, J]: the labels before the first -1
-  Value is_target;   // [N, C]
-  Value hit;         // [N, J, C]: valid label j is class c
-  Value slack;       // [N, J, C]: 1 - x[label j] + x[c] where positive and c is no target
+  Value valid;      // [N, J]: the labels before the first -1
+  Value is_target;  // [N, C]
+  Value hit;        // [N, J, C]: valid label j is class c
+  Value slack;      // [N, J, C]: 1 - x[label j] + x[c] where positive and c is no target
 };
 
 MultiLabel multi_label(Call& c) {
@@ -201,8 +200,8 @@ MultiLabel multi_label(Call& c) {
                                         b.like(position, static_cast<double>(classes))),
                                {1}, true);
   m.valid = b.lt(position, broadcast(end, {n, classes}));
-  const Value same = b.eq(b.iota(Type(labels.dtype(), square), 2),
-                          b.broadcast_in_dim(labels, square, {0, 1}));
+  const Value same =
+      b.eq(b.iota(Type(labels.dtype(), square), 2), b.broadcast_in_dim(labels, square, {0, 1}));
   m.hit = b.and_(same, b.broadcast_in_dim(m.valid, square, {0, 1}));
   m.is_target = b.reduce(m.hit, b.scalar(0, DType::kBool), {1}, Reduction::kOr);
   const Value across = b.broadcast_in_dim(x, square, {0, 2});
@@ -236,10 +235,11 @@ Values lower_multilabel_margin_loss_backward(Call& c) {
   return {cast(b.reshape(result, self.dims()), self.dtype())};
 }
 
-// --- elementwise ----------------------------------------------------------------------------------
+// --- elementwise
+// ----------------------------------------------------------------------------------
 
 struct Pair {
-  Value x, y;   // self and target, one shape, in the type CPU computes in
+  Value x, y;  // self and target, one shape, in the type CPU computes in
 };
 
 Pair pair(Call& c) {
@@ -301,7 +301,7 @@ Value times_weight(Call& c, const Value& loss) {
 Values lower_binary_cross_entropy(Call& c) {
   Builder& b = c.b;
   const Pair p = pair(c);
-  const Value floor = b.like(p.x, -100);   // keeps 0 * log(0) out, as on CPU
+  const Value floor = b.like(p.x, -100);  // keeps 0 * log(0) out, as on CPU
   const Value log_x = b.maximum(b.log(p.x), floor);
   const Value log_rest = b.maximum(b.log_plus_one(-p.x), floor);
   const Value loss = (p.y - 1) * log_rest - p.y * log_x;
@@ -353,8 +353,8 @@ void add_loss(Entries& t) {
                .lower = lower_multi_margin_loss_backward,
                .keyed = {"p"},
                .no_meta = true});
-  t.push_back({.name = "multilabel_margin_loss_forward",
-               .lower = lower_multilabel_margin_loss_forward});
+  t.push_back(
+      {.name = "multilabel_margin_loss_forward", .lower = lower_multilabel_margin_loss_forward});
   t.push_back({.name = "multilabel_margin_loss_backward",
                .lower = lower_multilabel_margin_loss_backward,
                .no_meta = true});
@@ -366,8 +366,8 @@ void add_loss(Entries& t) {
   t.push_back({.name = "huber_loss", .lower = lower_huber_loss});
   t.push_back({.name = "huber_loss_backward", .lower = lower_huber_loss_backward});
   t.push_back({.name = "binary_cross_entropy", .lower = lower_binary_cross_entropy});
-  t.push_back({.name = "binary_cross_entropy_backward",
-               .lower = lower_binary_cross_entropy_backward});
+  t.push_back(
+      {.name = "binary_cross_entropy_backward", .lower = lower_binary_cross_entropy_backward});
   t.push_back({.name = "binary_cross_entropy_with_logits",
                .lower = lower_binary_cross_entropy_with_logits});
   t.push_back({.name = "soft_margin_loss", .lower = lower_soft_margin_loss});

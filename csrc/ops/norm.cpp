@@ -34,7 +34,7 @@ Value normalized_backward(const Value& grad, const Value& normalized, const Valu
 // --- layer norm and RMS norm: over the last dimensions ------------------------------------------
 
 struct Split {
-  Dims outer, inner;   // positions of the batch and of the normalized dimensions
+  Dims outer, inner;  // positions of the batch and of the normalized dimensions
 };
 
 Split split_dims(Call& c, int64_t rank) {
@@ -142,9 +142,7 @@ Value per_channel(const Value& x, const Dims& grouped) {
 }
 
 // A value per sample and group against the grouped form, with ones for the rest.
-Value per_group(const Value& x) {
-  return x.builder().reshape(x, {x.dim(0), x.dim(1), 1, 1});
-}
+Value per_group(const Value& x) { return x.builder().reshape(x, {x.dim(0), x.dim(1), 1, 1}); }
 
 Values lower_native_group_norm(Call& c) {
   Builder& b = c.b;

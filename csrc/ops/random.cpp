@@ -308,14 +308,20 @@ Values lower_bernoulli_float(Call& c) { return {draw_bernoulli(c, c.scalar("p", 
 Values draw_integers(Call& c, int64_t from, uint64_t range) {
   Builder& b = c.b;
   const bool narrow = range != 0 && range <= (uint64_t{1} << 20);
-  const DType word = narrow ? DType::kU32 : DType::kU64;
-  Value bits = random_bits(b, c.rng_state(), c.out().dims, word);
-  const bool power_of_two = (range & (range - 1)) == 0;
-  if (range != 0 && power_of_two) {
-    int shift = word_bits(word);
-    for (uint64_t r = range; r > 1; r >>= 1) --shift;
-    // A shift by the whole width is not defined.
-    bits = range == 1 ? zeros_like(bits) : b.shift_right_logical(bits, b.like(bits, shift));
+  Value bits = random_bits(b, c.rng_state(), c.out().dims, narrow ? DType::kU32 : DType::kU64);
+  if (narrow) {
+    // The bits as a fraction, times the range: no division, and as even as the remainder.
+    bits = b.convert(bits, DType::kU64);
+    bits = b.multiply(bits, b.splat_int(static_cast<int64_t>(range), bits.type()));
+    bits = b.shift_right_logical(bits, b.like(bits, 32));
+  } else if (range > (uint64_t{1} << 63)) {
+    // The remainder, by one subtraction; the builder's constants are signed, so in two parts.
+    const Value half = b.splat(std::ldexp(1.0, 63), bits.type());
+    const int64_t rest = static_cast<int64_t>(range - (uint64_t{1} << 63));
+    const Value limit = b.add(half, b.splat_int(rest, bits.type()));
+    bits = b.select(b.lt(bits, limit), bits, b.subtract(bits, limit));
+  } else if (range == (uint64_t{1} << 63)) {
+    bits = b.shift_right_logical(bits, b.like(bits, 1));
   } else if (range != 0) {
     bits = b.remainder(bits, b.splat_int(static_cast<int64_t>(range), bits.type()));
   }
@@ -347,15 +353,22 @@ Values lower_random_from(Call& c) {
   return draw_integers(c, from, end - static_cast<uint64_t>(from));
 }
 
-// Sorting 64-bit keys: ties, which would favour the lower index, do not happen in practice.
+// Sorts words with random bits above and the position below. Equal random bits, which would keep
+// the order, are rare: one pair in 30 permutations of a million elements.
 Values lower_randperm(Call& c) {
   Builder& b = c.b;
   const int64_t n = c.integer("n");
-  const Value position = b.iota(Type(DType::kS32, {n}), 0);
+  const Type type(DType::kU64, {n});
+  const Value position = b.iota(type, 0);
   if (n < 2) return {position};
-  const Value keys = random_bits(b, c.rng_state(), {n}, DType::kU64);
-  return {b.sort({keys, position}, 0, /*stable=*/false,
-                 [&b](const Values& args) -> Values { return {b.lt(args[0], args[1])}; })[1]};
+  int width = 0;
+  while ((int64_t{1} << width) < n) ++width;
+  const Value random = random_bits(b, c.rng_state(), {n}, DType::kU64);
+  const Value keys = b.or_(b.shift_left(random, b.splat_int(width, type)), position);
+  const Value sorted = b.sort({keys}, 0, /*stable=*/false, [&b](const Values& args) -> Values {
+    return {b.lt(args[0], args[1])};
+  })[0];
+  return {b.and_(sorted, b.splat_int((int64_t{1} << width) - 1, type))};
 }
 
 // Without replacement: the smallest of exponential variables with the weights as rates come in

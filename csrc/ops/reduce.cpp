@@ -82,7 +82,7 @@ Values lower_aminmax(Call& c) {
 }
 
 struct Extreme {
-  Value value, index;   // keepdim form
+  Value value, index;  // keepdim form
 };
 
 // The first position of the extreme value along `dim`, or of the first NaN. Two plain reductions
@@ -92,7 +92,7 @@ Extreme extreme(const Value& x, int64_t dim, bool largest) {
   const Value best = largest ? reduce_max(x, {dim}, true) : reduce_min(x, {dim}, true);
   Value hit = b.eq(x, b.broadcast_to(best, x.dims()));
   if (is_float(x.dtype())) {
-    hit = b.or_(hit, b.ne(x, x));   // a NaN is the extreme and equals nothing
+    hit = b.or_(hit, b.ne(x, x));  // a NaN is the extreme and equals nothing
   }
   const Value position = b.iota(Type(DType::kS32, x.dims()), dim);
   const Value none = full(b, static_cast<double>(x.dim(dim)), DType::kS32, x.dims());
@@ -163,8 +163,8 @@ Moments moments(Call& c) {
   const Dims dims = reduced_dims(c, x.rank());
   const Value mean = reduce_mean(x, dims, true);
   const Value centered = x - b.broadcast_to(mean, x.dims());
-  const Value square = is_complex(x.dtype()) ? b.real(centered * b.conj(centered))
-                                             : centered * centered;
+  const Value square =
+      is_complex(x.dtype()) ? b.real(centered * b.conj(centered)) : centered * centered;
   const double freedom = reduced_count(x, dims) - c.known("correction").value_or(1);
   const Value variance = reduce_sum(square, dims, keepdim(c)) / std::max(0.0, freedom);
   return {variance, b.reshape(mean, variance.dims())};
@@ -227,7 +227,7 @@ Value p_norm(const Value& magnitude, double p, const Dims& dims, bool keepdim) {
     return p > 0 ? reduce_max(magnitude, dims, keepdim) : reduce_min(magnitude, dims, keepdim);
   }
   if (std::isinf(p)) {
-    return reduce_sum(magnitude, dims, keepdim);   // of nothing: zero
+    return reduce_sum(magnitude, dims, keepdim);  // of nothing: zero
   }
   const Value sum = reduce_sum(b.power(magnitude, b.like(magnitude, p)), dims, keepdim);
   return b.power(sum, b.like(sum, 1 / p));

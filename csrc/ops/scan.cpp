@@ -13,8 +13,12 @@ namespace {
 // blocks, on every platform; written out by hand it compiles slower and runs no faster.
 stablehlo::Window running_window(const Value& x, int64_t dim) {
   const Dims ones(x.rank(), 1), zeros(x.rank(), 0);
-  stablehlo::Window window{.sizes = ones, .strides = ones, .padding_low = zeros,
-                           .padding_high = zeros, .base_dilation = {}, .window_dilation = {},
+  stablehlo::Window window{.sizes = ones,
+                           .strides = ones,
+                           .padding_low = zeros,
+                           .padding_high = zeros,
+                           .base_dilation = {},
+                           .window_dilation = {},
                            .reversal = {}};
   window.sizes[dim] = x.dim(dim);
   window.padding_low[dim] = x.dim(dim) - 1;
@@ -50,8 +54,7 @@ Values running_extreme(Call& c, Reduction kind) {
     leads = b.or_(leads, b.ne(x, x));
   }
   const Value position = b.iota(Type(DType::kS32, x.dims()), dim);
-  const Value indices =
-      scan(b.select(leads, position, zeros_like(position)), dim, Reduction::kMax);
+  const Value indices = scan(b.select(leads, position, zeros_like(position)), dim, Reduction::kMax);
   return {values, cast(indices, DType::kS64)};
 }
 
@@ -80,8 +83,7 @@ Values lower_logcumsumexp(Call& c) {
   if (trivial(x)) {
     return {cast(x, given)};
   }
-  const Value start =
-      b.scalar(-std::numeric_limits<double>::infinity(), x.dtype());
+  const Value start = b.scalar(-std::numeric_limits<double>::infinity(), x.dtype());
   const Values result =
       b.reduce_window({x}, {start}, running_window(x, scanned_dim(c, x)),
                       [](const Values& args) { return Values{log_add_exp(args[0], args[1])}; });

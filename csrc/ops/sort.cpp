@@ -10,11 +10,11 @@
 namespace torch_tpu::ops {
 namespace {
 
-constexpr double kLowWord = 4294967295.0;   // 2^32 - 1
+constexpr double kLowWord = 4294967295.0;  // 2^32 - 1
 constexpr int64_t kMagnitude = std::numeric_limits<int32_t>::max();
 
 struct Sorted {
-  Value values, indices;   // indices are s32
+  Value values, indices;  // indices are s32
 };
 
 Value is_nan(const Value& x) { return x.builder().ne(x, x); }
@@ -55,7 +55,7 @@ Sorted sort_packed(const Value& x, int64_t dim, bool descending) {
     key = b.not_(key);
   }
   Value low = b.shift_left(b.iota(Type(DType::kS64, x.dims()), dim), b.like(key, 1));
-  if (floating) {   // the lowest bit remembers the sign of zero, which the key has lost
+  if (floating) {  // the lowest bit remembers the sign of zero, which the key has lost
     const Value sign = b.lt(b.bitcast_convert(wide, Type(DType::kS32, x.dims())),
                             full(b, 0, DType::kS32, x.dims()));
     const Value negative_zero = b.and_(b.eq(wide, zeros_like(wide)), sign);
@@ -67,7 +67,8 @@ Sorted sort_packed(const Value& x, int64_t dim, bool descending) {
   })[0];
 
   const Value position = b.and_(sorted, b.like(sorted, kLowWord));
-  const Value indices = b.convert(b.shift_right_logical(position, b.like(position, 1)), DType::kS32);
+  const Value indices =
+      b.convert(b.shift_right_logical(position, b.like(position, 1)), DType::kS32);
   key = b.shift_right_arithmetic(sorted, b.like(sorted, 32));
   if (descending) {
     key = b.not_(key);
@@ -84,17 +85,16 @@ Sorted sort_packed(const Value& x, int64_t dim, bool descending) {
 Sorted sort_pairs(const Value& x, int64_t dim, bool descending) {
   Builder& b = x.builder();
   const bool floating = is_float(x.dtype());
-  const Values sorted =
-      b.sort({x, b.iota(Type(DType::kS32, x.dims()), dim)}, dim, /*stable=*/true,
-             [&](const Values& args) {
-               const Value& before = descending ? args[1] : args[0];
-               const Value& after = descending ? args[0] : args[1];
-               Value less = b.lt(before, after);
-               if (floating) {
-                 less = b.or_(less, b.and_(is_nan(after), b.eq(before, before)));
-               }
-               return Values{less};
-             });
+  const Values sorted = b.sort({x, b.iota(Type(DType::kS32, x.dims()), dim)}, dim, /*stable=*/true,
+                               [&](const Values& args) {
+                                 const Value& before = descending ? args[1] : args[0];
+                                 const Value& after = descending ? args[0] : args[1];
+                                 Value less = b.lt(before, after);
+                                 if (floating) {
+                                   less = b.or_(less, b.and_(is_nan(after), b.eq(before, before)));
+                                 }
+                                 return Values{less};
+                               });
   return {sorted[0], sorted[1]};
 }
 
@@ -106,9 +106,7 @@ Sorted sort_dim(const Value& x, int64_t dim, bool descending) {
                                   : sort_pairs(x, dim, descending);
 }
 
-Value at_least_1d(const Value& x) {
-  return x.rank() == 0 ? x.builder().reshape(x, {1}) : x;
-}
+Value at_least_1d(const Value& x) { return x.rank() == 0 ? x.builder().reshape(x, {1}) : x; }
 
 // Puts (values, indices) into the shapes PyTorch wants: keepdim or not, 0-d inputs.
 Values in_output_shape(Call& c, const Sorted& s) {
@@ -133,17 +131,14 @@ Sorted slice_sorted(const Sorted& s, int64_t dim, int64_t start, int64_t limit) 
 Sorted element(const Sorted& s, int64_t dim, const Value& position) {
   Builder& b = s.values.builder();
   const Dims& dims = s.values.dims();
-  const Value here =
-      b.eq(b.iota(Type(DType::kS32, dims), dim), b.broadcast_to(position, dims));
+  const Value here = b.eq(b.iota(Type(DType::kS32, dims), dim), b.broadcast_to(position, dims));
   const auto pick = [&](const Value& x) {
     return reduce_sum(b.select(here, x, zeros_like(x)), {dim}, true);
   };
   return {pick(s.values), pick(s.indices)};
 }
 
-bool exact_in_f32(DType t) {
-  return t == DType::kF32 || t == DType::kBool || dtype_bytes(t) <= 2;
-}
+bool exact_in_f32(DType t) { return t == DType::kF32 || t == DType::kBool || dtype_bytes(t) <= 2; }
 
 // XLA's top_k orders floats by their bits: -NaN, -inf ... inf, NaN.
 Sorted top_k(const Value& x, int64_t k, bool largest) {
@@ -188,7 +183,7 @@ Values lower_kthvalue(Call& c) {
 }
 
 // The lower of the two middle elements. With NaN in a row: the first NaN, or for nanmedian the
-// median of the rest.
+// median of the rest, if there is one.
 Sorted median_dim(const Value& x, int64_t dim, bool ignore_nan) {
   Builder& b = x.builder();
   const Sorted sorted = sort_dim(x, dim, false);
@@ -200,7 +195,8 @@ Sorted median_dim(const Value& x, int64_t dim, bool ignore_nan) {
   const Value valid = reduce_sum(b.convert(b.eq(x, x), DType::kS32), {dim}, true);
   Value position;
   if (ignore_nan) {
-    position = b.divide(b.maximum(valid - 1, zeros_like(valid)), b.like(valid, 2));
+    const Value counted = b.select(b.eq(valid, zeros_like(valid)), b.like(valid, n), valid);
+    position = b.divide(counted - 1, b.like(valid, 2));
   } else {
     position = b.select(b.lt(valid, b.like(valid, n)), valid, b.like(valid, middle));
   }
@@ -211,9 +207,10 @@ Values lower_median_of_all(Call& c, bool ignore_nan) {
   Builder& b = c.b;
   const Value x = c.tensor("self");
   if (x.numel() == 0) {
-    const bool floating = is_float(x.dtype());
-    return {floating ? b.scalar(std::numeric_limits<double>::quiet_NaN(), x.dtype())
-                     : b.lowest(x.dtype())};
+    // What CPU makes of a NaN in that dtype.
+    const DType t = x.dtype();
+    const Value nan = b.scalar(std::numeric_limits<double>::quiet_NaN(), DType::kF32);
+    return {is_float(t) ? cast(nan, t) : dtype_bytes(t) < 4 ? b.scalar(0, t) : b.lowest(t)};
   }
   return {b.reshape(median_dim(b.reshape(x, {x.numel()}), 0, ignore_nan).values, {})};
 }
@@ -244,9 +241,8 @@ Values lower_mode(Call& c) {
   const int64_t n = x.dim(dim);
   const Sorted sorted = sort_dim(x, dim, false);
   const Value position = b.iota(Type(DType::kS32, x.dims()), dim);
-  const Value previous =
-      b.concatenate({b.slice_dim(sorted.values, dim, 0, 1),
-                     b.slice_dim(sorted.values, dim, 0, n - 1)}, dim);
+  const Value previous = b.concatenate(
+      {b.slice_dim(sorted.values, dim, 0, 1), b.slice_dim(sorted.values, dim, 0, n - 1)}, dim);
   const Value starts = b.select(b.ne(sorted.values, previous), position, zeros_like(position));
   const Value length = position - scan(starts, dim, Reduction::kMax);
   const Value longest = b.broadcast_to(reduce_max(length, {dim}, true), x.dims());
@@ -264,7 +260,7 @@ Value search(const Value& sorted, const Value& queries, bool right) {
     q = b.reshape(q, {q.numel()});
   }
   Value found = search_sorted(sorted, q, right);
-  if (is_float(q.dtype())) {   // NaN belongs behind everything
+  if (is_float(q.dtype())) {  // NaN belongs behind everything
     found = b.select(is_nan(q), b.like(found, static_cast<double>(sorted.dim(-1))), found);
   }
   return b.reshape(found, queries.dims());

@@ -73,6 +73,7 @@ def test_import_brings_in_no_other_package(run_python):
     assert all(name.startswith("torch.tpu") for name in ours), ours
 
 
+@pytest.mark.slow
 def test_import_costs_little(run_python):
     # CPU time of the process: other tests may be using the machine.
     code = "import time; import torch; print(time.process_time())"

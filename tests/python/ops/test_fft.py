@@ -29,7 +29,6 @@ def transform(name, fn, *args, dtypes=COMPLEX, shape=(3, 4, 5), **kwargs):
     transform("irfftn", torch.fft.irfftn, dim=(0, 1)),
     transform("hfft", torch.fft.hfft),
     transform("ihfft", torch.fft.ihfft, dtypes=REAL),
-    transform("fft_empty", torch.fft.fft, shape=(0, 3)),
 )
 def test_fft(case, dtype):
     case.check(dtype)

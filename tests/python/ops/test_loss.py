@@ -12,14 +12,14 @@ from ops.harness import FLOATS, Case, cases
 REDUCTIONS = ("none", "mean", "sum")
 
 
-def losses(name, fn, inputs, **kwargs):
-    """The loss in all reductions; in all float types for the mean."""
+def losses(name, fn, inputs, dtypes=FLOATS, **kwargs):
+    """The loss in all reductions; in all dtypes for the mean."""
     return [
         Case(
             f"{name}_{reduction}",
             fn,
             inputs,
-            dtypes=FLOATS if reduction == "mean" else (torch.float32,),
+            dtypes=dtypes if reduction == "mean" else (torch.float32,),
             kwargs={"reduction": reduction, **kwargs},
         )
         for reduction in REDUCTIONS
@@ -31,7 +31,7 @@ def pair(make):
 
 
 def signs(make):
-    return make(3, 4), make.mask(3, 4) * 2.0 - 1.0
+    return make(3, 4), make.mask(3, 4).to(make.dtype) * 2 - 1
 
 
 def probabilities(make):
@@ -54,8 +54,8 @@ def classes_weighted(make):
     Case("nll_one", F.nll_loss, lambda make: (make(4), make.index(4))),
     Case("nll_empty", F.nll_loss, lambda make: (make(0, 4), make.index(4, 0))),
     Case("cross_entropy_probabilities", F.cross_entropy, lambda make: (make(5, 4), make(5, 4))),
-    *losses("multi_margin", F.multi_margin_loss, classes()),
-    *losses("multi_margin_2", F.multi_margin_loss, classes(), p=2, margin=0.5),
+    *losses("multi_margin", F.multi_margin_loss, classes(), FLOATS[:2]),
+    *losses("multi_margin_2", F.multi_margin_loss, classes(), FLOATS[:2], p=2, margin=0.5),
 )
 def test_class_losses(case, dtype):
     case.check(dtype)
@@ -117,6 +117,7 @@ def test_multilabel_margin(reduction):
     *losses("kl_div", F.kl_div, lambda make: (make(3, 4), make(3, 4, low=0.1, high=1.0))),
     *losses("hinge_embedding", F.hinge_embedding_loss, signs),
 )
+@pytest.mark.filterwarnings("ignore:reduction")
 def test_elementwise_losses(case, dtype):
     case.check(dtype)
 

@@ -163,9 +163,23 @@ def test_random_over_all_integers():
     x = empty(N, dtype=torch.int64).random_(-(2**63), None).cpu()
     assert x.min() < -(2**62)
     assert x.max() > 2**62
+    x = empty(N, dtype=torch.int64).random_(-(2**62), 2**63 - 1).cpu()
+    assert -(2**62) <= x.min() < -(2**61)
+    assert x.max() > 2**62
     x = torch.randint(-(2**40), 2**40 + 3, (N,), device="tpu").cpu()
     assert -(2**40) <= x.min() < -(2**39)
     assert 2**39 < x.max() < 2**40 + 3
+
+
+def test_known_words():
+    """The published answers for Threefry2x32-20."""
+    generator = torch.Generator(device="tpu").manual_seed(0)
+    x = empty(1, dtype=torch.int64).random_(-(2**63), None, generator=generator).cpu()
+    assert (x.item() + 2**63) & (2**64 - 1) == 0x99BA4EFE_6B200159
+    generator.manual_seed(-1)
+    generator.set_offset(2**64 - 1)
+    x = empty(1, dtype=torch.int64).random_(-(2**63), None, generator=generator).cpu()
+    assert (x.item() + 2**63) & (2**64 - 1) == 0xBB002BE7_1CB996FC
 
 
 def test_randperm():
