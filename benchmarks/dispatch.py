@@ -72,8 +72,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--calls", type=int, default=1000, help="calls a repeat (default: 1000)")
-    parser.add_argument("--repeats", type=int, default=15, help="repeats (default: 15)")
+    parser.add_argument("--calls", type=int, default=200, help="calls a repeat (default: 200)")
+    parser.add_argument("--repeats", type=int, default=50, help="repeats (default: 50)")
     parser.add_argument("--modes", default="strict,fused", help=f"of {MODES} (default: both)")
     parser.add_argument("--against", default="cpu", help="PyTorch's own device (default: cpu)")
     args = parser.parse_args()

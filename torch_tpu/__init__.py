@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 _autoload_error: Exception | None = None
+_left_out = False
 
 
 # Stands above all imports: `import torch` calls it, and in a program that imports torch_tpu first,
@@ -26,6 +27,8 @@ def _autoload() -> None:
     A device that cannot load must not take `import torch` down with it: that becomes a warning,
     and an error only for a program that imports torch_tpu itself.
     """
+    if _left_out:
+        sys.modules.pop(__name__, None)
     if _autoload_error is not None:
         import warnings
 
@@ -40,13 +43,29 @@ def _torch_is_importing() -> bool:
     return bool(getattr(spec, "_initializing", False))
 
 
+def _leave_to_cuda() -> bool:
+    """PyTorch drives one accelerator per process: with ours registered, CUDA's backward fails. So
+    where there is a GPU, the device comes only with `import torch_tpu` or TORCH_TPU_PLUGIN."""
+    import os
+
+    import torch
+
+    return (
+        (torch.version.cuda is not None or torch.version.hip is not None)
+        and not os.environ.get("TORCH_TPU_PLUGIN")
+        and torch.cuda.is_available()
+    )
+
+
 _autoloading = _torch_is_importing()
 try:
-    from torch_tpu._registration import register
+    _left_out = _autoloading and _leave_to_cuda()
+    if not _left_out:
+        from torch_tpu._registration import register
 
-    register()
-    from torch_tpu._modes import get_mode, mode, set_mode
-    from torch_tpu._stats import FallbackUse, clear_programs, coverage, stats
+        register()
+        from torch_tpu._modes import get_mode, mode, set_mode
+        from torch_tpu._stats import FallbackUse, clear_programs, coverage, stats
 except Exception as error:
     if not _autoloading:
         raise

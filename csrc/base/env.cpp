@@ -75,7 +75,7 @@ const std::vector<EnvVar>& env_table() {
       {"TORCH_TPU_FALLBACK", "choice", "warn, error or silent", "warn",
        "What happens when an op has no lowering and would run on the CPU."},
       {"TORCH_TPU_DEBUG_NANS", "bool", "0 or 1", "0",
-       "Raises at the op that first produces a NaN or infinity."},
+       "In Debug Eager: raises at the op that first produces a NaN or infinity."},
       {"TORCH_TPU_MEMORY_LIMIT", "bytes", "a number of bytes with an optional suffix K, M or G",
        "0", "Most bytes allocated per device before an out-of-memory error; 0 means no limit."},
       {"TORCH_TPU_DUMP", "path", "a folder", "",

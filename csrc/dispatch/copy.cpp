@@ -66,9 +66,9 @@ void copy_on_device(const at::Tensor& src, const at::Tensor& dst) {
   at::Tensor from = resolved(src);
   if (dst.is_conj()) from = at::conj_physical(from);
   if (dst.is_neg()) from = at::neg(from);
-  static const Op& op = find_op("aten::copy_");
+  static const Op* const op = &find_op("aten::copy_");
   c10::Stack stack{raw(dst), from, false};
-  run_op(op, &stack);
+  run_op(*op, &stack);
 }
 
 void copy_from_host(const at::Tensor& src, const at::Tensor& dst) {

@@ -144,7 +144,7 @@ void Frame::add_tensor(const at::Tensor& tensor, const ArgPlan& plan) {
   ref.written = plan.written;
   const auto sizes = impl->sizes();
   const bool contiguous = impl->is_contiguous();
-  uint64_t flags = impl->is_wrapped_number() ? kWrapped : 0;
+  uint64_t flags = impl->is_wrapped_number() ? uint64_t{kWrapped} : 0;
   if (!contiguous) flags |= kStrided;
 
   if (!ref.value) {
@@ -270,7 +270,7 @@ void Frame::add_host_scalar(const at::Tensor& tensor) {
   const bool wrapped = ref.impl->is_wrapped_number();
   // A 0-d double tensor (not a Python number) may promote the result to double.
   if (!wrapped) has_double_ |= dtype == c10::ScalarType::Double;
-  key.add(tensor_word(ref.form, dtype, 0, wrapped ? kWrapped : 0));
+  key.add(tensor_word(ref.form, dtype, 0, wrapped ? uint64_t{kWrapped} : 0));
   scalars.push_back(read_host_scalar(tensor));
 }
 

@@ -36,6 +36,12 @@ int64_t fused_sdp_choice(const at::Tensor& query, const at::Tensor& key, const a
   return static_cast<int64_t>(at::SDPBackend::math);
 }
 
+// nn.TransformerEncoder asks this before it packs a padded batch into a nested tensor, which this
+// device does not have. "No" keeps the batch padded, with the same results.
+bool nested_from_mask_left_aligned(const at::Tensor& /*t*/, const at::Tensor& /*mask*/) {
+  return false;
+}
+
 }  // namespace
 }  // namespace torch_tpu::dispatch
 
@@ -48,4 +54,6 @@ REGISTER_PRIVATEUSE1_DISPATCH(_fused_sdp_choice_stub, &torch_tpu::dispatch::fuse
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("_fused_sdp_choice", &torch_tpu::dispatch::fused_sdp_choice);
+  m.impl("_nested_tensor_from_mask_left_aligned",
+         &torch_tpu::dispatch::nested_from_mask_left_aligned);
 }

@@ -12,6 +12,9 @@
 #include "csrc/ops/table.h"
 
 namespace torch_tpu::ops {
+
+void add_attention_layers(Entries& t);  // attention_layers.cpp
+
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
@@ -181,7 +184,7 @@ Values lower_backward(Call& c) {
   Values grads(4);
   if (mask[2]) {
     const Value dv = transposed_product(cast(drop(weights), t), grad, a.value.dim(1));
-    grads[2] = b.reshape(dv, c.out(2).dims);
+    grads[2] = b.reshape(dv, c.tensor("value").dims());
   }
   const Value dot = cast(grad, wide) * cast(as_batch(c.tensor("out")), wide);
   const Value mean = over(reduce_sum(dot, {3}), dims);
@@ -189,11 +192,11 @@ Values lower_backward(Call& c) {
   const Value ds = weights * (dw - mean);
   const Value ds_narrow = cast(ds, t);
   if (mask[0]) {
-    grads[0] = b.reshape(times(product(ds_narrow, a.key, 3, 2), a.scale), c.out(0).dims);
+    grads[0] = b.reshape(times(product(ds_narrow, a.key, 3, 2), a.scale), c.tensor("query").dims());
   }
   if (mask[1]) {
     const Value dk = transposed_product(ds_narrow, a.query, a.key.dim(1));
-    grads[1] = b.reshape(times(dk, a.scale), c.out(1).dims);
+    grads[1] = b.reshape(times(dk, a.scale), c.tensor("key").dims());
   }
   if (mask[3] && c.has("attn_bias")) grads[3] = sum_to(ds, c.tensor("attn_bias").dims());
   return grads;
@@ -209,6 +212,7 @@ void add_attention(Entries& t) {
   t.push_back({.name = "_scaled_dot_product_fused_attention_overrideable_backward",
                .lower = lower_backward,
                .special = {0.0}});
+  add_attention_layers(t);
 }
 
 }  // namespace torch_tpu::ops

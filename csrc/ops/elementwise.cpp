@@ -159,8 +159,6 @@ Value sub(const Value& a, const Value& b) { return a.builder().subtract(a, b); }
 Value mul(const Value& a, const Value& b) { return a.builder().multiply(a, b); }
 Value div(const Value& a, const Value& b) { return a.builder().divide(a, b); }
 
-Value div_trunc(const Value& a, const Value& b) { return trunc(div(a, b)); }
-
 Value div_floor(const Value& a, const Value& b) {
   Builder& builder = a.builder();
   if (!is_floating(a)) {

@@ -75,8 +75,7 @@ Value add(const Value& a, const Value& b);
 Value sub(const Value& a, const Value& b);
 Value mul(const Value& a, const Value& b);
 Value div(const Value& a, const Value& b);         // floating or complex
-Value div_trunc(const Value& a, const Value& b);   // division by integer zero: unspecified value
-Value div_floor(const Value& a, const Value& b);
+Value div_floor(const Value& a, const Value& b);   // by integer zero: unspecified value
 Value fmod(const Value& a, const Value& b);        // sign of the dividend
 Value remainder(const Value& a, const Value& b);   // sign of the divisor
 Value pow(const Value& a, const Value& b);

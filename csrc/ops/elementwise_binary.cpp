@@ -74,7 +74,9 @@ Values lower_rsub(Call& c) {
 Values lower_div_mode(Call& c) {
   const std::string mode = c.string("rounding_mode");
   if (mode == "trunc") {
-    return lower_binary<math::div_trunc>(c);
+    // CPU rounds the quotient of half types first, so 17.99 becomes 18 and not 17.
+    const Value quotient = lower_binary<math::div>(c)[0];
+    return {math::trunc(cast(quotient, promoted(c)))};
   }
   return mode == "floor" ? lower_binary<math::div_floor>(c) : lower_float_binary<math::div>(c);
 }

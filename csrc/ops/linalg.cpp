@@ -1,5 +1,5 @@
-// Triangular solves and the Cholesky factorization, which XLA has. The other factorizations have
-// no StableHLO op and run on the CPU.
+// Triangular solves and the Cholesky factorization, which XLA has, and the cross product. The other
+// factorizations have no StableHLO op and run on the CPU.
 #include <string>
 
 #include "csrc/ops/helpers.h"
@@ -159,6 +159,20 @@ Values lower_triangular_solve(Call& c) {
           full_a};
 }
 
+Values lower_linalg_cross(Call& c) {
+  Builder& b = c.b;
+  const DType t = c.out().dtype;
+  const Dims& dims = c.out().dims;
+  const Value x = b.broadcast_to(cast(c.tensor("self"), t), dims);
+  const Value y = b.broadcast_to(cast(c.tensor("other"), t), dims);
+  const int64_t dim = wrap_dim(c.integer("dim"), c.out().rank());
+  // Component i of the first product takes the next components of x and the ones after of y.
+  const auto rotated = [&](const Value& v, int64_t by) {
+    return b.concatenate({b.slice_dim(v, dim, by, 3), b.slice_dim(v, dim, 0, by)}, dim);
+  };
+  return {rotated(x, 1) * rotated(y, 2) - rotated(x, 2) * rotated(y, 1)};
+}
+
 }  // namespace
 
 void add_linalg(Entries& t) {
@@ -168,6 +182,7 @@ void add_linalg(Entries& t) {
   t.push_back({.name = "_cholesky_solve_helper", .lower = lower__cholesky_solve_helper});
   t.push_back({.name = "linalg_solve_triangular", .lower = lower_linalg_solve_triangular});
   t.push_back({.name = "triangular_solve", .lower = lower_triangular_solve});
+  t.push_back({.name = "linalg_cross", .lower = lower_linalg_cross});
 }
 
 }  // namespace torch_tpu::ops

@@ -9,14 +9,17 @@
 
 namespace torch_tpu::ops {
 
+// 24 for f32, 53 for f64, 11 for f16, 8 for bf16.
+int mantissa_digits(DType dtype);
+
 // Uniform words: ui32 or ui64.
 Value random_bits(Builder& b, const Value& state, const Dims& dims, DType dtype);
 // The state of another stream, independent of `state` and as long as one likes: for the second and
 // later draws of a call (`stream` 0, 1, ...) and for draws larger than the call's output.
 Value random_stream(Builder& b, const Value& state, int64_t stream);
 
-// Uniform on [0, 1) with all mantissa bits of `dtype` (24 for f32, 53 for f64, 11 for f16, 8 for
-// bf16), so never rounded up to 1. The result has `dtype`.
+// Uniform on [0, 1) with as many random bits as `dtype` has mantissa digits, so never rounded up to
+// 1. The result has `dtype`.
 Value random_uniform01(Builder& b, const Value& state, const Dims& dims, DType dtype);
 // Uniform on (0, 1]: safe under a logarithm. 2^-32 (2^-53 for f64) is the smallest value.
 Value random_uniform01_open(Builder& b, const Value& state, const Dims& dims, DType dtype);

@@ -1,10 +1,10 @@
-"""Triangular solves and the Cholesky factorization."""
+"""Triangular solves, the Cholesky factorization, the cross product."""
 
 from __future__ import annotations
 
 import pytest
 import torch
-from ops.harness import Case, cases
+from ops.harness import COMPLEX, FLOATS, INTS, Case, cases
 
 DTYPES = (torch.float32, torch.float64, torch.complex64)
 
@@ -84,3 +84,16 @@ def test_cholesky_names_the_failing_minor(order):
     assert torch.linalg.cholesky_ex(x.to("tpu")).info.tolist() == [0, order]
     with pytest.raises(torch.linalg.LinAlgError, match=f"leading minor of order {order}"):
         torch.linalg.cholesky(x.to("tpu"))
+
+
+@cases(
+    Case(
+        "cross",
+        torch.linalg.cross,
+        lambda make: (make(4, 1, 3), make(1, 5, 3)),
+        dtypes=(*FLOATS, *INTS, *COMPLEX),
+    ),
+    Case("cross_dim", torch.cross, lambda make: (make(4, 3, 2), make(4, 3, 2), 1)),
+)
+def test_cross(case, dtype):
+    case.check(dtype)

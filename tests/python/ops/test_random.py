@@ -171,6 +171,23 @@ def test_random_over_all_integers():
     assert 2**39 < x.max() < 2**40 + 3
 
 
+@pytest.mark.parametrize(
+    ("draw", "message"),
+    [
+        (lambda x: x.uniform_(2, 1), "uniform_ expects to return a"),
+        (lambda x: x.bernoulli_(2.0), "bernoulli_ expects p to be in"),
+        (lambda x: x.normal_(0, -1), "normal expects std >= 0"),
+        (lambda x: x.exponential_(-1), "exponential_ expects lambda > 0"),
+        (lambda x: x.geometric_(2), "geometric_ expects p to be in"),
+        (lambda x: x.random_(3, 2), "random_ expects 'from' to be less than 'to'"),
+        (lambda x: x.byte().random_(300), "to - 1 is out of bounds for"),
+    ],
+)
+def test_bad_parameters(draw, message):
+    with pytest.raises((RuntimeError, IndexError), match=message):
+        draw(empty(3)).cpu()
+
+
 def test_known_words():
     """The published answers for Threefry2x32-20."""
     generator = torch.Generator(device="tpu").manual_seed(0)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
-from ops.harness import ALL, FLOATS, Case, cases
+from ops.harness import FLOATS, Case, cases
+
+MOVED = (torch.float32, torch.bfloat16, torch.int64, torch.bool, torch.complex64)
 
 
 def joined(join):
@@ -13,7 +15,7 @@ def joined(join):
 
 
 @cases(
-    Case("cat", joined(torch.cat), lambda make: (make(2, 3), make(1, 3), make(4, 3)), dtypes=ALL),
+    Case("cat", joined(torch.cat), lambda make: (make(2, 3), make(1, 3), make(4, 3)), dtypes=MOVED),
     Case(
         "cat_last",
         joined(torch.cat),
@@ -28,22 +30,22 @@ def joined(join):
         lambda make: (make(2), make(3, dtype=torch.int64), make(1, dtype=torch.float64)),
     ),
     Case("stack", joined(torch.stack), lambda make: (make(2, 3), make(2, 3)), kwargs={"dim": 1}),
-    Case("stack_0d", joined(torch.stack), lambda make: (make(), make(), make()), dtypes=ALL),
+    Case("stack_0d", joined(torch.stack), lambda make: (make(), make(), make()), dtypes=MOVED),
     Case("hstack", joined(torch.hstack), lambda make: (make(2, 3), make(2, 1))),
     Case("block_diag", torch.block_diag, lambda make: (make(2, 3), make(), make(2))),
-    Case("flip", torch.flip, lambda make: (make(2, 3, 4), (0, -1)), dtypes=ALL),
+    Case("flip", torch.flip, lambda make: (make(2, 3, 4), (0, -1)), dtypes=MOVED),
     Case("flip_none", torch.flip, lambda make: (make(2, 3), ())),
-    Case("roll", torch.roll, lambda make: (make(3, 4), (1, -6), (0, 1)), dtypes=ALL),
+    Case("roll", torch.roll, lambda make: (make(3, 4), (1, -6), (0, 1)), dtypes=MOVED),
     Case("roll_flat", torch.roll, lambda make: (make(3, 4), 5)),
     Case("roll_empty", torch.roll, lambda make: (make(0, 4), 5)),
-    Case("repeat", torch.Tensor.repeat, lambda make: (make(3, 2), (2, 1, 3)), dtypes=ALL),
+    Case("repeat", torch.Tensor.repeat, lambda make: (make(3, 2), (2, 1, 3)), dtypes=MOVED),
     Case("repeat_0d", torch.Tensor.repeat, lambda make: (make(), (2, 3))),
     Case("repeat_none", torch.Tensor.repeat, lambda make: (make(3, 2), (2, 0))),
     Case("repeat_interleave", torch.repeat_interleave, lambda make: (make(3, 2), 2, 1)),
     Case("tile", torch.tile, lambda make: (make(3, 2), (2, 2))),
     Case("rot90", torch.rot90, lambda make: (make(3, 2), 1, (0, 1))),
-    Case("tril", torch.tril, lambda make: (make(2, 4, 5), 1), dtypes=ALL),
-    Case("triu", torch.triu, lambda make: (make(4, 3), -1), dtypes=ALL),
+    Case("tril", torch.tril, lambda make: (make(2, 4, 5), 1), dtypes=MOVED),
+    Case("triu", torch.triu, lambda make: (make(4, 3), -1), dtypes=MOVED),
     Case("trace", torch.trace, lambda make: (make(4, 3),), dtypes=(*FLOATS, torch.int32)),
 )
 def test_rearrange(case, dtype):
@@ -54,7 +56,7 @@ def test_rearrange(case, dtype):
     Case(
         "constant", F.pad, lambda make: (make(3, 4), (1, 2, 0, 3), "constant", 1.5), dtypes=FLOATS
     ),
-    Case("constant_int", F.pad, lambda make: (make(3, 4), (1, 2)), dtypes=ALL),
+    Case("constant_int", F.pad, lambda make: (make(3, 4), (1, 2)), dtypes=MOVED),
     Case("constant_cut", F.pad, lambda make: (make(3, 6), (-1, 2, 1, -2))),
     *(
         Case(
@@ -99,7 +101,7 @@ def test_pad(case, dtype):
         lambda make: (make(18, 9), (6, 7), (2, 3)),
         kwargs={"dilation": (2, 1), "padding": (1, 2), "stride": (2, 3)},
     ),
-    Case("pixel_shuffle", torch.pixel_shuffle, lambda make: (make(2, 8, 3, 4), 2), dtypes=ALL),
+    Case("pixel_shuffle", torch.pixel_shuffle, lambda make: (make(2, 8, 3, 4), 2), dtypes=MOVED),
     Case("pixel_unshuffle", torch.pixel_unshuffle, lambda make: (make(2, 3, 6, 4), 2)),
     Case("channel_shuffle", torch.channel_shuffle, lambda make: (make(2, 6, 3, 4), 3)),
 )
