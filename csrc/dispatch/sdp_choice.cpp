@@ -37,7 +37,7 @@ int64_t fused_sdp_choice(const at::Tensor& query, const at::Tensor& key, const a
 }
 
 // nn.TransformerEncoder asks this before it packs a padded batch into a nested tensor, which this
-// device does not have. "No" keeps the batch padded, with the same results.
+// device does not have. "No" keeps the batch padded; only what stands in the padding then differs.
 bool nested_from_mask_left_aligned(const at::Tensor& /*t*/, const at::Tensor& /*mask*/) {
   return false;
 }

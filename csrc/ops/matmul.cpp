@@ -140,6 +140,30 @@ Values lower_int_mm(Call& c) {
   return {dot(a, cast(c.tensor("mat2"), DType::kS32), kMatrices)};
 }
 
+// 8-bit floats are exact in bf16, whose products a TPU adds up in f32.
+Values lower_scaled_mm(Call& c) {
+  const Value self = c.tensor("self");
+  Value result = dot(cast(self, DType::kBF16), cast(c.tensor("mat2"), DType::kBF16), kMatrices);
+  // One scale for all, or one per row of self and per column of mat2.
+  for (const char* name : {"scale_a", "scale_b"}) {
+    Value scale = cast(c.tensor(name), DType::kF32);
+    if (scale.numel() == 1) scale = c.b.reshape(scale, {});
+    result = result * c.b.broadcast_to(scale, result.dims());
+  }
+  if (const Value bias = c.optional_tensor("bias")) {
+    result = result + c.b.broadcast_to(cast(bias, DType::kF32), result.dims());
+  }
+  return {cast(result, c.dtype_arg("out_dtype").value_or(self.dtype()))};
+}
+
+// self times the transpose of an int8 matrix whose rows have scales.
+Values lower_weight_int8pack_mm(Call& c) {
+  const Value self = c.tensor("self");
+  const Value weight = cast(c.tensor("mat2"), self.dtype());
+  const Value result = dot(self, weight, {{}, {}, {1}, {1}});
+  return {result * c.b.broadcast_to(cast(c.tensor("scales"), result.dtype()), result.dims())};
+}
+
 // --- linear ------------------------------------------------------------------------------------
 
 // All but the last dimension as one.
@@ -278,6 +302,8 @@ void add_matmul(Entries& t) {
   t.push_back({.name = "vdot", .lower = lower_vdot});
   t.push_back({.name = "addr", .lower = lower_addr, .special = {0.0}});
   t.push_back({.name = "_int_mm", .lower = lower_int_mm});
+  t.push_back({.name = "_scaled_mm", .lower = lower_scaled_mm, .no_meta = true});
+  t.push_back({.name = "_weight_int8pack_mm", .lower = lower_weight_int8pack_mm});
   t.push_back({.name = "linear", .lower = lower_linear});
   // Its Meta kernel takes every weight for a matrix.
   t.push_back({.name = "linear_backward", .lower = lower_linear_backward, .no_meta = true});

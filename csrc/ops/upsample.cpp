@@ -174,19 +174,34 @@ std::vector<Band> bands(Call& c, Mode mode, const Dims& in, const Dims& out, DTy
   return result;
 }
 
+// CPU interpolates bytes with 16-bit weights of the largest common scale that fits. Sums of these
+// are exact in f32, so that the results are CPU's.
+void quantize(Band& band) {
+  double largest = 0;
+  for (const Band::Row& row : band.rows) {
+    for (double w : row.weights) largest = std::max(largest, w);
+  }
+  int bits = 0;
+  while (bits < 22 && std::floor(0.5 + largest * std::exp2(bits + 1)) < 32768) ++bits;
+  for (Band::Row& row : band.rows) {
+    for (double& w : row.weights) w = std::ldexp(std::round(std::ldexp(w, bits)), -bits);
+  }
+}
+
 template <Mode mode, int n>
 Values lower_upsample(Call& c) {
   Value x = c.tensor("self");
   const DType t = x.dtype();
   const bool copies = mode == Mode::kNearest || mode == Mode::kNearestExact;
-  const std::vector<Band> maps = bands<n>(c, mode, x.dims(), c.out().dims, t);
+  const bool bytes = !copies && is_integer(t);
+  std::vector<Band> maps = bands<n>(c, mode, x.dims(), c.out().dims, t);
   if (!copies) x = cast(x, float_math(t));
   for (int i = n - 1; i >= 0; --i) {
+    if (bytes) quantize(maps[i]);
     x = apply(maps[i], x, x.rank() - n + i);
-    // Bytes stay bytes between the dimensions, as on CPU.
-    if (!copies && is_integer(t)) {
+    if (bytes) {  // rounded between the dimensions, too
       const DType wide = x.dtype();
-      x = c.b.clamp(c.b.scalar(0, wide), c.b.round_nearest_even(x), c.b.scalar(255, wide));
+      x = c.b.clamp(c.b.scalar(0, wide), c.b.floor(x + 0.5), c.b.scalar(255, wide));
     }
   }
   return {x};

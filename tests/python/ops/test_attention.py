@@ -5,6 +5,8 @@ import torch
 import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+import torch_tpu
+
 TOLERANCE = {
     torch.float32: (1e-4, 1e-5),
     torch.float64: (1e-7, 1e-9),
@@ -140,14 +142,69 @@ def test_dropout():
     assert torch.equal(again.cpu(), dropped.cpu())
 
 
-def test_multihead_attention_module():
+PADDING = torch.tensor([[0, 0, 0, 1, 1], [0, 0, 0, 0, 0]]).bool()
+CAUSAL = torch.ones(5, 5).triu(1).bool()
+
+
+def inferred(module, *inputs, **kwargs):
+    """Outputs of a module in inference on CPU and, without any fallback, on the device."""
+    module = module.eval()
+    before = set(torch_tpu.coverage())
+    results = []
+    for device in ("cpu", "tpu"):
+        module = module.to(device)
+        args, options = torch.utils._pytree.tree_map_only(
+            torch.Tensor, lambda x, d=device: x.to(d), (inputs, kwargs)
+        )
+        with torch.no_grad():
+            results.append(module(*args, **options))
+    assert set(torch_tpu.coverage()) == before
+    return results
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"need_weights": False},
+        {"average_attn_weights": False},
+        {"key_padding_mask": PADDING},
+        {"attn_mask": CAUSAL},
+    ],
+)
+def test_multihead_attention(options):
     torch.manual_seed(0)
-    cpu = torch.nn.MultiheadAttention(16, 4, batch_first=True).eval()
     x = torch.randn(2, 5, 16)
-    want, weights = cpu(x, x, x)
-    device = torch.nn.MultiheadAttention(16, 4, batch_first=True).eval()
-    device.load_state_dict(cpu.state_dict())
-    device = device.to("tpu")
-    got, got_weights = device(*([x.to("tpu")] * 3))
-    torch.testing.assert_close(got.cpu(), want, rtol=1e-4, atol=1e-5)
-    torch.testing.assert_close(got_weights.cpu(), weights, rtol=1e-4, atol=1e-5)
+    module = torch.nn.MultiheadAttention(16, 4, batch_first=True)
+    want, got = inferred(module, x, x, x, **options)
+    for g, w in zip(got, want, strict=True):
+        if w is not None:
+            torch.testing.assert_close(g.cpu(), w, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "layer", [{}, {"norm_first": True}, {"activation": "gelu"}], ids=["post", "pre", "gelu"]
+)
+@pytest.mark.parametrize("masks", [{}, {"src_key_padding_mask": PADDING}, {"mask": CAUSAL}])
+@pytest.mark.filterwarnings("ignore:enable_nested_tensor")
+def test_transformer_encoder(layer, masks):
+    torch.manual_seed(0)
+    layers = torch.nn.TransformerEncoderLayer(16, 4, 32, batch_first=True, **layer)
+    want, got = inferred(torch.nn.TransformerEncoder(layers, 2), torch.randn(2, 5, 16), **masks)
+    # What stands in the padding is not defined.
+    valid = ~PADDING if "src_key_padding_mask" in masks else torch.ones_like(PADDING)
+    torch.testing.assert_close(got.cpu()[valid], want[valid], rtol=1e-4, atol=1e-5)
+
+
+def test_training_multihead_attention():
+    torch.manual_seed(0)
+    x = torch.randn(2, 5, 16)
+    module = torch.nn.MultiheadAttention(16, 4, batch_first=True)
+    results = []
+    for device in ("cpu", "tpu"):
+        module = module.to(device)
+        out = module(*[x.to(device)] * 3, need_weights=False)[0]
+        grads = torch.autograd.grad(out.sin().sum(), list(module.parameters()))
+        results.append([v.detach().cpu() for v in (out, *grads)])
+    for want, got in zip(*results, strict=True):
+        torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)

@@ -79,6 +79,26 @@ def test_addmm_activation(use_gelu):
     torch.testing.assert_close(got.cpu(), want)
 
 
+def test_scaled_mm():
+    torch.manual_seed(0)
+    a = torch.randn(16, 32).to(torch.float8_e4m3fn)
+    b = torch.randn(16, 32).to(torch.float8_e4m3fn)
+    args = a, b.t(), torch.tensor(0.5), torch.tensor(0.25)
+    want = torch._scaled_mm(*args, out_dtype=torch.float32)
+    got = torch._scaled_mm(*(x.to("tpu") for x in args), out_dtype=torch.float32)
+    torch.testing.assert_close(got.cpu(), want)
+
+
+def test_weight_int8pack_mm():
+    torch.manual_seed(0)
+    x = torch.randn(8, 32, dtype=torch.bfloat16)
+    w = torch.randint(-128, 128, (16, 32), dtype=torch.int8)
+    scales = torch.rand(16, dtype=torch.bfloat16)
+    got = torch._weight_int8pack_mm(x.to("tpu"), w.to("tpu"), scales.to("tpu"))
+    want = torch._weight_int8pack_mm(x, w, scales)
+    torch.testing.assert_close(got.cpu(), want, rtol=2e-2, atol=1e-1)
+
+
 def test_half_accumulates_in_float32():
     a = torch.full((1, 4096), 1.0, dtype=torch.bfloat16, device="tpu")
     assert torch.mm(a, a.t()).item() == 4096
