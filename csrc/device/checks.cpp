@@ -14,7 +14,7 @@ namespace {
 
 struct Pending {
   trace::ValuePtr flag;
-  std::string message;
+  ops::ValueCheck check;
 };
 
 std::mutex mutex;
@@ -33,28 +33,29 @@ int64_t read(const trace::DeviceValue& flag) {
   return value;
 }
 
-void raise_if_violated(int64_t value, const std::string& message) {
+void raise_if_violated(int64_t value, const ops::ValueCheck& check) {
   if (value == ops::kNoViolation) return;
-  std::string text = message;
+  std::string text = check.message;
   if (const size_t at = text.find("{}"); at != std::string::npos) {
     text.replace(at, 2, std::to_string(value));
   }
-  TORCH_CHECK_INDEX(false, text);
+  TORCH_CHECK_INDEX(!check.is_index, text);
+  TORCH_CHECK(false, text);
 }
 
 }  // namespace
 
-void check_flag(trace::ValuePtr flag, const std::string& message) {
+void check_flag(trace::ValuePtr flag, const ops::ValueCheck& check) {
   if (pjrt::Runtime::get().host_addressable() && flag->buffer().is_ready()) {
     const auto* value = static_cast<const int64_t*>(flag->buffer().unsafe_pointer());
-    raise_if_violated(*value, message);
+    raise_if_violated(*value, check);
     return;
   }
   size_t size;
   const int device = flag->device();
   {
     std::lock_guard lock(mutex);
-    pending().push_back({std::move(flag), message});
+    pending().push_back({std::move(flag), check});
     size = pending().size();
     any_pending.store(true, std::memory_order_release);
   }
@@ -69,7 +70,7 @@ void raise_pending_checks(int) {
     taken.swap(pending());
     any_pending.store(false, std::memory_order_release);
   }
-  for (const Pending& item : taken) raise_if_violated(read(*item.flag), item.message);
+  for (const Pending& item : taken) raise_if_violated(read(*item.flag), item.check);
 }
 
 }  // namespace torch_tpu::device

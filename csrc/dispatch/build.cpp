@@ -104,6 +104,9 @@ class NodeBuilder {
     if (ref.impl != nullptr) {
       out.dtype = c10::typeMetaToScalarType(ref.impl->dtype());
       out.wrapped_number = ref.impl->is_wrapped_number();
+      // What is written through a lazy bit is resolved before it comes here.
+      out.conj = ref.form == Form::kBase && !ref.written && ref.impl->is_conj();
+      out.neg = ref.form == Form::kBase && !ref.written && ref.impl->is_neg();
       out.geometry.sizes = to_shape(ref.impl->sizes());
       out.geometry.strides = to_shape(ref.impl->strides());
       out.geometry.offset = ref.impl->storage_offset();
@@ -268,7 +271,7 @@ trace::ProgramPtr build_program(const Frame& frame) {
     program->outputs.push_back(std::move(output));
   }
   program->numbers = inferred.numbers;
-  program->check_messages = std::move(lowered.check_messages);
+  program->checks = std::move(lowered.checks);
   for (int i = 0; i < trace::kNumCarriers; ++i) program->pack_sizes[i] = node.pack_sizes[i];
   return program;
 }

@@ -22,10 +22,12 @@ uint64_t tensor_word(Form form, c10::ScalarType dtype, size_t rank, uint64_t fla
 }
 
 enum Flag : uint64_t {
+  kConj = 1,
   kWrapped = 2,
   kStrided = 4,       // strides follow
   kViewOfBase = 8,    // offset, strides and the base follow
   kPartialWrite = 16,
+  kNeg = 32,
 };
 
 // Settings outside the arguments that programs depend on.
@@ -146,6 +148,8 @@ void Frame::add_tensor(const at::Tensor& tensor, const ArgPlan& plan) {
   const bool contiguous = impl->is_contiguous();
   uint64_t flags = impl->is_wrapped_number() ? uint64_t{kWrapped} : 0;
   if (!contiguous) flags |= kStrided;
+  if (impl->is_conj()) flags |= kConj;
+  if (impl->is_neg()) flags |= kNeg;
 
   if (!ref.value) {
     ref.form = plan.read ? Form::kZeros : Form::kWriteOnly;

@@ -10,6 +10,7 @@
 #include "csrc/dispatch/debug.h"
 #include "csrc/dispatch/fallback.h"
 #include "csrc/dispatch/frame.h"
+#include "csrc/dispatch/masks.h"
 #include "csrc/dispatch/mode.h"
 #include "csrc/dispatch/scalar_pool.h"
 #include "csrc/pjrt/runtime.h"
@@ -107,13 +108,13 @@ void finish(const trace::Program& program, Frame& frame, Launch& launch, c10::St
     }
   }
   c10::SmallVector<trace::ValuePtr, 2> flags;
-  for (size_t i = 0; i < program.check_messages.size(); ++i) {
+  for (size_t i = 0; i < program.checks.size(); ++i) {
     flags.push_back(c10::make_intrusive<trace::DeviceValue>(
         launch.outs[next++], stablehlo::DType::kS64, trace::ShapeRef{}, trace::ShapeRef{},
         frame.device));
   }
   for (size_t i = 0; i < flags.size(); ++i) {
-    device::check_flag(std::move(flags[i]), program.check_messages[i]);
+    device::check_flag(std::move(flags[i]), program.checks[i]);
   }
 
   const size_t num_args = op.args.size();
@@ -164,6 +165,7 @@ void apply_resizes(const trace::Program& program, Frame& frame) {
 }  // namespace
 
 void run_op(const Op& op, c10::Stack* stack) {
+  if (op.entry->expands_masks) expand_masks(op, stack);
   const c10::IValue* args = stack->data() + (stack->size() - op.args.size());
   while (true) {
     Frame frame(op, args);

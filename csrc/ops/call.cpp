@@ -229,17 +229,23 @@ Value Call::rng_state() {
   return source_.rng_state;
 }
 
-void Call::check_index(const Value& index, int64_t low, int64_t high, std::string message) {
-  if (index.numel() == 0) return;
-  const Value wide = cast(index, DType::kS64);
+void Source::check(Builder& b, const Value& value, int64_t low, int64_t high, ValueCheck what) {
+  if (value.numel() == 0) return;
+  const Value wide = cast(value, DType::kS64);
   const Type type = wide.type();
   const Value bad = b.or_(b.lt(wide, b.splat_int(low, type)), b.ge(wide, b.splat_int(high, type)));
   const Value none = b.splat_int(kNoViolation, type);
-  Dims all;
-  for (int64_t i = 0; i < type.rank(); ++i) all.push_back(i);
   const Value init = b.splat_int(kNoViolation, Type(DType::kS64, {}));
-  source_.checks.push_back(
-      {b.reduce(b.select(bad, wide, none), init, all, Reduction::kMax), std::move(message)});
+  checks.push_back({b.reduce(b.select(bad, wide, none), init, range(type.rank()), Reduction::kMax),
+                    std::move(what)});
+}
+
+void Call::check_index(const Value& index, int64_t low, int64_t high, std::string message) {
+  source_.check(b, index, low, high, {std::move(message), true});
+}
+
+void Call::check_range(const Value& value, int64_t low, int64_t high, std::string message) {
+  source_.check(b, value, low, high, {std::move(message), false});
 }
 
 }  // namespace torch_tpu::ops

@@ -83,6 +83,8 @@ class Call {
   // --- indices that CPU would check. A violation is raised as IndexError when the program has
   //     run: "{}" in the message stands for the first offending value. Valid: low <= index < high
   void check_index(const Value& index, int64_t low, int64_t high, std::string message);
+  // The same for what CPU raises as RuntimeError.
+  void check_range(const Value& value, int64_t low, int64_t high, std::string message);
 
  private:
   Source& source_;

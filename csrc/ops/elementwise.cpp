@@ -4,11 +4,24 @@
 #include <cmath>
 #include <limits>
 #include <numbers>
+#include <stdexcept>
+#include <string>
 
 namespace torch_tpu::ops {
 
 Value operand(const Value& x, DType dtype, const Dims& dims) {
   return x.builder().broadcast_to(cast(x, dtype), dims);
+}
+
+void check_castable(DType result, DType out) {
+  const auto rank = [](DType t) {
+    return is_complex(t) ? 3 : is_float(t) ? 2 : t == DType::kBool ? 0 : 1;
+  };
+  if (rank(result) > rank(out)) {
+    throw std::invalid_argument("[elementwise] expected a result that fits " +
+                                std::string(dtype_name(out)) + ", got " +
+                                std::string(dtype_name(result)));
+  }
 }
 
 DType float_dtype(DType in, DType out) {

@@ -9,6 +9,9 @@ namespace torch_tpu::ops {
 
 // Converts, then broadcasts (in this order: the conversion then runs on the small operand).
 Value operand(const Value& x, DType dtype, const Dims& dims);
+// Refuses what cannot be written, e.g. a float result into an integer tensor: Meta kernels of some
+// in-place forms let it pass, and the CPU then raises its own error.
+void check_castable(DType result, DType out);
 // The dtype a floating function computes in: half types in f32, integers in the output's type.
 DType float_dtype(DType in, DType out);
 

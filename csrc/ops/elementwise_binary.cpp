@@ -18,10 +18,12 @@ std::string_view second_name(const Call& c) {
   return "n";   // the orthogonal polynomials
 }
 
+// Without the opmath: the dtype of the result as PyTorch sees it.
 DType promoted(const Call& c) { return c.common_dtype({first_name(c), second_name(c)}); }
 
 template <math::Binary f>
 Values lower_in(Call& c, DType t) {
+  check_castable(t, c.out().dtype);
   const Value a = operand(c.tensor(first_name(c)), t, c.out().dims);
   const Value b = operand(c.tensor(second_name(c)), t, c.out().dims);
   return {f(a, b)};
@@ -55,18 +57,21 @@ Value scaled(Call& c, const Value& x) {
 
 Values lower_add(Call& c) {
   const DType t = opmath(promoted(c));
+  check_castable(t, c.out().dtype);
   const Value b = scaled(c, operand(c.tensor("other"), t, c.out().dims));
   return {math::add(operand(c.tensor("self"), t, c.out().dims), b)};
 }
 
 Values lower_sub(Call& c) {
   const DType t = opmath(promoted(c));
+  check_castable(t, c.out().dtype);
   const Value b = scaled(c, operand(c.tensor("other"), t, c.out().dims));
   return {math::sub(operand(c.tensor("self"), t, c.out().dims), b)};
 }
 
 Values lower_rsub(Call& c) {
   const DType t = opmath(promoted(c));
+  check_castable(t, c.out().dtype);
   const Value b = scaled(c, operand(c.tensor("self"), t, c.out().dims));
   return {math::sub(operand(c.tensor("other"), t, c.out().dims), b)};
 }
@@ -89,6 +94,7 @@ Values lower_remainder_scalar_tensor(Call& c) {
 
 Values lower_pow_tensor_scalar(Call& c) {
   const DType t = opmath(promoted(c));
+  check_castable(t, c.out().dtype);
   const Value x = cast(c.tensor("self"), t);
   if (const auto exponent = c.known("exponent")) {
     if (const Value result = math::pow_known(x, *exponent)) {
@@ -154,6 +160,7 @@ void add_binary(Entries& t) {
       {"copysign.Tensor", lower_float_binary<math::copysign>},
       {"nextafter", lower_exact_binary<math::nextafter>},
       {"ldexp.Tensor", lower_float_binary<math::ldexp>},
+      {"ldexp_", lower_float_binary<math::ldexp>},
       {"heaviside", lower_exact_binary<math::heaviside>},
       {"gcd", lower_exact_binary<math::gcd>},
       {"lcm", lower_exact_binary<math::lcm>},

@@ -20,7 +20,9 @@ Values lower_unary(Call& c) {
 template <math::Unary f>
 Values lower_float_unary(Call& c) {
   const Value x = c.tensor(c.has("self") ? "self" : "x");   // the newer special_ ops say x
-  return {f(cast(x, float_dtype(x.dtype(), c.out().dtype)))};
+  const Value result = f(cast(x, float_dtype(x.dtype(), c.out().dtype)));
+  check_castable(result.dtype(), c.out().dtype);
+  return {result};
 }
 
 Values lower_polygamma(Call& c) {
@@ -41,6 +43,7 @@ Values lower_round_decimals(Call& c) {
 Values lower_logit(Call& c) {
   const Value self = c.tensor("self");
   Value x = cast(self, float_dtype(self.dtype(), c.out().dtype));
+  check_castable(x.dtype(), c.out().dtype);
   if (c.has("eps")) {
     Builder& b = c.b;
     const Value eps = c.scalar("eps", x.dtype());

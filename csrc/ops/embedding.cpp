@@ -105,13 +105,13 @@ Values lower_embedding_bag(Call& c) {
   const int64_t width = weight.dim(1);
   const DType t = opmath(weight.dtype());
 
-  c.check_index(indices, 0, weight.dim(0),
+  c.check_range(indices, 0, weight.dim(0),
                 "embedding_bag: Expected idx >= 0 && idx < num_embeddings but found idx to be {}");
   if (offsets.numel() > 0) {
-    c.check_index(b.slice(offsets, {0}, {1}), 0, 1,
+    c.check_range(b.slice(offsets, {0}, {1}), 0, 1,
                   "offsets[0] has to be 0, i.e., the first sequence in the mini-batch has to start "
                   "from position 0. However, got {}");
-    c.check_index(offsets, 0, n + 1,
+    c.check_range(offsets, 0, n + 1,
                   "offsets[-1] can not be greater than input's length (" + std::to_string(n) +
                       "), but got offsets[-1] of {}");
   }

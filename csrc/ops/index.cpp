@@ -262,7 +262,7 @@ Values lower_gather(Call& c) {
   const Value index = c.tensor("index");
   const int64_t dim = wrap_dim(c.integer("dim"), self.rank());
   const int64_t size = at_least_1d(self).dim(dim);
-  c.check_index(index, 0, size,
+  c.check_range(index, 0, size,
                 "index {} is out of bounds for dimension " + std::to_string(dim) + " with size " +
                     std::to_string(size));
   return {take_along(self, plain_index(index, size), dim)};
@@ -308,7 +308,7 @@ Values lower_nonzero_static(Call& c) {
 }  // namespace
 
 void add_index(Entries& t) {
-  t.push_back({.name = "index.Tensor", .lower = lower_index});
+  t.push_back({.name = "index.Tensor", .lower = lower_index, .expands_masks = true});
   t.push_back({.name = "index_select", .lower = lower_index_select});
   t.push_back({.name = "gather", .lower = lower_gather});
   t.push_back({.name = "take", .lower = lower_take});

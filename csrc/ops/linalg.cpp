@@ -106,7 +106,7 @@ Factor cholesky(const Value& x, bool upper) {
 Values lower_linalg_cholesky_ex(Call& c) {
   const Factor f = cholesky(c.tensor("self"), c.flag("upper"));
   if (c.flag("check_errors")) {
-    c.check_index(f.info, 0, 1,
+    c.check_range(f.info, 0, 1,
                   "linalg.cholesky_ex: The factorization could not be completed because the input "
                   "is not positive-definite (the leading minor of order {} is not "
                   "positive-definite).");
@@ -116,7 +116,7 @@ Values lower_linalg_cholesky_ex(Call& c) {
 
 Values lower_cholesky(Call& c) {
   const Factor f = cholesky(c.tensor("self"), c.flag("upper"));
-  c.check_index(f.info, 0, 1,
+  c.check_range(f.info, 0, 1,
                 "cholesky: The factorization could not be completed because the input is not "
                 "positive-definite (the leading minor of order {} is not positive-definite).");
   return {f.matrix};

@@ -141,7 +141,7 @@ MultiMargin multi_margin(Call& c) {
   Builder& b = c.b;
   MultiMargin m{rows(c), {}, {}, {}};
   const Value& x = m.r.x;
-  c.check_index(m.r.target, 0, m.r.classes, "target out of range");
+  c.check_range(m.r.target, 0, m.r.classes, "target out of range");
   const Value target = plain_index(m.r.target, m.r.classes);
   const Value classes = b.iota(Type(target.dtype(), x.dims()), 1);
   m.hit = b.eq(classes, b.broadcast_in_dim(target, x.dims(), {0}));
@@ -193,7 +193,7 @@ MultiLabel multi_label(Call& c) {
   const int64_t n = m.r.n, classes = m.r.classes;
   const Dims square = {n, classes, classes};
   const Value target = b.reshape(m.r.target, {n, classes});
-  c.check_index(target, -1, classes, "argument #2 'target' is out of range");
+  c.check_range(target, -1, classes, "argument #2 'target' is out of range");
   const Value labels = plain_index(target, classes);
   const Value position = b.iota(Type(DType::kS32, {n, classes}), 1);
   const Value end = reduce_min(b.select(b.lt(labels, zeros_like(labels)), position,

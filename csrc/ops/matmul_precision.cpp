@@ -32,6 +32,4 @@ Precision matmul_precision(DType dtype) {
   }
 }
 
-uint64_t matmul_precision_key() { return static_cast<uint64_t>(float32_precision()); }
-
 }  // namespace torch_tpu::ops

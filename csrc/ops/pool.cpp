@@ -267,7 +267,7 @@ Values lower_max_unpool(Call& c) {
   const Dims last(out.end() - n, out.end());
   std::string sizes;
   for (int64_t size : last) sizes += (sizes.empty() ? "" : "x") + std::to_string(size);
-  c.check_index(index, 0, stablehlo::product(last),
+  c.check_range(index, 0, stablehlo::product(last),
                 n == 2 ? "Found an invalid max index: {} (output volumes are of size " + sizes
                        : "found an invalid max index {} (output volumes are of size " + sizes);
   if (index.numel() == 0) return {full(c.b, 0, c.out().dtype, out)};

@@ -25,7 +25,7 @@ Value parameter(Call& c, std::string_view name, DType t) {
 
 // Reports `message` when some element of `ok` is false.
 void check_all(Call& c, const Value& ok, std::string message) {
-  c.check_index(c.b.convert(c.b.not_(ok), DType::kS32), 0, 1, std::move(message));
+  c.check_range(c.b.convert(c.b.not_(ok), DType::kS32), 0, 1, std::move(message));
 }
 
 // The type continuous distributions are computed in; integer outputs (geometric_) use f32.

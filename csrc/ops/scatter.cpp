@@ -63,7 +63,7 @@ Along scatter_arguments(Call& c) {
   const Value index = c.tensor("index");
   const int64_t dim = wrap_dim(c.integer("dim"), self.rank());
   const int64_t size = at_least_1d(self).dim(dim);
-  c.check_index(index, 0, size, out_of_bounds(dim, size));
+  c.check_range(index, 0, size, out_of_bounds(dim, size));
   return {self, plain_index(index, size), dim};
 }
 
@@ -105,8 +105,12 @@ Rows row_arguments(Call& c, const std::string& message, bool wrap = false) {
   const Value index = at_least_1d(c.tensor("index"));
   const int64_t dim = wrap_dim(c.integer("dim"), self.rank());
   const int64_t size = self.dim(dim);
-  c.check_index(index, wrap ? -size : 0, size,
-                message.empty() ? out_of_bounds(dim, size) : message + out_of_bounds(dim, size));
+  const int64_t low = wrap ? -size : 0;
+  if (c.has("alpha")) {   // index_add alone has it, and alone raises RuntimeError
+    c.check_range(index, low, size, out_of_bounds(dim, size));
+  } else {
+    c.check_index(index, low, size, message + out_of_bounds(dim, size));
+  }
   return {self, plain_index(index, size, wrap), dim};
 }
 
@@ -236,7 +240,7 @@ Values lower_masked_scatter(Call& c) {
   if (self.numel() == 0) return {self};
   const Value numbers = hit_numbers(mask);
   const int64_t n = self.numel();
-  c.check_index(c.b.slice(numbers, {n - 1}, {n}), -1, source.numel(),
+  c.check_range(c.b.slice(numbers, {n - 1}, {n}), -1, source.numel(),
                 "Number of elements of source < number of ones in mask");
   const Value flat = c.b.reshape(cast(source, self.dtype()), {source.numel()});
   const Value taken = take_rows(flat, c.b.maximum(numbers, zeros_like(numbers)), 0);
@@ -374,8 +378,14 @@ void add_scatter(Entries& t) {
   t.push_back(
       {.name = "index_fill.int_Tensor", .lower = lower_index_fill_tensor, .cpu_scalars = true});
   t.push_back({.name = "index_reduce", .lower = lower_index_reduce});
-  t.push_back({.name = "index_put", .lower = lower_index_put, .cpu_scalars = true});
-  t.push_back({.name = "_index_put_impl", .lower = lower_index_put, .cpu_scalars = true});
+  t.push_back({.name = "index_put",
+               .lower = lower_index_put,
+               .cpu_scalars = true,
+               .expands_masks = true});
+  t.push_back({.name = "_index_put_impl",
+               .lower = lower_index_put,
+               .cpu_scalars = true,
+               .expands_masks = true});
   t.push_back({.name = "put", .lower = lower_put});
   t.push_back({.name = "masked_scatter", .lower = lower_masked_scatter});
   t.push_back({.name = "masked_scatter_backward", .lower = lower_masked_scatter_backward});

@@ -270,7 +270,7 @@ Values lower_searchsorted_of(Call& c, const Value& queries, DType t) {
   Value sorted = c.tensor("sorted_sequence");
   if (Value sorter = c.optional_tensor("sorter")) {
     const int64_t n = sorted.dim(-1);
-    c.check_index(sorter, 0, n, "torch.searchsorted(): sorter index out of range");
+    c.check_range(sorter, 0, n, "torch.searchsorted(): sorter index out of range");
     sorted = take_along(sorted, plain_index(sorter, n), sorted.rank() - 1);
   }
   const std::string side = c.string("side");

@@ -31,9 +31,15 @@ struct Argument {
   std::optional<double> known;
 };
 
-struct IndexCheck {
+// What a program reports when a value of its inputs is out of range.
+struct ValueCheck {
+  std::string message;   // "{}" stands for the value
+  bool is_index = true;   // IndexError, else RuntimeError
+};
+
+struct PendingCheck {
   Value flag;   // s64[]: the offending value, or kNoViolation
-  std::string message;
+  ValueCheck what;
 };
 inline constexpr int64_t kNoViolation = INT64_MIN;
 
@@ -41,7 +47,8 @@ class Source {
  public:
   std::vector<Argument> arguments;
   Value rng_state;
-  std::vector<IndexCheck> checks;
+  std::vector<PendingCheck> checks;
+  void check(Builder& b, const Value& value, int64_t low, int64_t high, ValueCheck what);
 
   const Argument* find(std::string_view name) const;
   const Argument& at(std::string_view name) const;   // throws when the schema has no such argument

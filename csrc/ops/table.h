@@ -31,6 +31,9 @@ struct Entry {
   std::vector<double> special = {};
   // The in-place form does not read the old contents (fill_, copy_, uniform_).
   bool overwrites = false;
+  // Its argument `indices` may hold masks; they become integer indices before the call is keyed,
+  // since their number decides the output's size.
+  bool expands_masks = false;
   // The runtime calls it itself and registers its own kernel (copy_).
   bool internal = false;
   // No Meta kernel: output shapes are those of the lowered values, contiguous.

@@ -87,6 +87,8 @@ class NodeLowering {
                             ops::to_dtype(tensor.dtype));
           break;
       }
+      if (tensor.conj) value = b_.conj(value);
+      if (tensor.neg) value = b_.negate(value);
       reads_.push_back(value);
     }
   }
@@ -157,9 +159,9 @@ class NodeLowering {
       lowered.outputs.push_back(value.type());
       outputs.push_back(value);
     }
-    for (const ops::IndexCheck& check : source_.checks) {
+    for (const ops::PendingCheck& check : source_.checks) {
       outputs.push_back(check.flag);
-      lowered.check_messages.push_back(check.message);
+      lowered.checks.push_back(check.what);
     }
     std::string module_name = node_.name.substr(node_.name.find("::") + 2);
     for (char& c : module_name) {

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "csrc/ops/source.h"
 #include "csrc/trace/node.h"
 
 namespace torch_tpu::trace {
@@ -13,7 +14,7 @@ namespace torch_tpu::trace {
 struct Lowered {
   std::string text;   // the module
   std::vector<stablehlo::Type> outputs;   // types of the results, flags excluded
-  std::vector<std::string> check_messages;
+  std::vector<ops::ValueCheck> checks;
 };
 
 // Fills in result sizes when node.shapes_from_lowering.

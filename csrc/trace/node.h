@@ -40,6 +40,8 @@ struct TensorArg {
   c10::ScalarType dtype = c10::ScalarType::Undefined;
   bool wrapped_number = false;
   bool donated = false;
+  bool conj = false;   // lazy bits: the stored elements are read conjugated, negated
+  bool neg = false;
   Geometry geometry;
   int input = -1;
   int same_cell = -1;   // an earlier written tensor of the same cell: this write goes on top of it

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "csrc/ops/source.h"
 #include "csrc/pjrt/executable.h"
 #include "csrc/trace/node.h"
 
@@ -31,7 +32,7 @@ struct Program final : public c10::intrusive_ptr_target {
   };
   std::vector<Output> outputs;
   std::vector<c10::IValue> numbers;   // per return of the op: what is not a tensor
-  std::vector<std::string> check_messages;
+  std::vector<ops::ValueCheck> checks;
   int64_t new_bytes = 0;   // what running it allocates
   int pack_sizes[kNumCarriers] = {0, 0, 0};
 

@@ -5,6 +5,8 @@ import torch
 import torch.nn.functional as F
 from ops.harness import COMPLEX, FLOAT, FLOATS, Case, cases
 
+import torch_tpu
+
 NUMBERS = (*FLOATS, torch.int64, *COMPLEX)
 
 
@@ -126,9 +128,11 @@ def test_mixed_dtypes_are_refused():
 def test_precision_is_part_of_the_key():
     a = torch.randn(4, 4)
     want = a @ a
+    before = torch_tpu._C._program_stats()["misses"]
     try:
-        for precision in ("medium", "high", "highest"):
+        for precision in ("medium", "high", "medium"):
             torch.set_float32_matmul_precision(precision)
             torch.testing.assert_close((a.to("tpu") @ a.to("tpu")).cpu(), want)
     finally:
         torch.set_float32_matmul_precision("highest")
+    assert torch_tpu._C._program_stats()["misses"] == before + 2
