@@ -72,6 +72,7 @@ def probe(python: str) -> Installed:
 
 def _peers(python: str, plugin: str) -> list[Contestant]:
     env = {
+        "PYTHONPATH": "",  # nothing of ours: the package has our import name
         "TORCH_DEVICE_BACKEND_AUTOLOAD": "0",
         "TPU_LIBRARY_PATH": plugin,
         "TPU_SKIP_MDS_QUERY": "1",
@@ -81,7 +82,11 @@ def _peers(python: str, plugin: str) -> list[Contestant]:
 
 
 def _jax(python: str, installed: Installed, reference: str) -> list[Contestant]:
-    env = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false", "JAX_PLATFORMS": reference}
+    env = {
+        "PYTHONPATH": "",
+        "XLA_PYTHON_CLIENT_PREALLOCATE": "false",  # the GPU is shared with the others
+        "JAX_PLATFORMS": reference,
+    }
     if reference == "cpu" and installed.plugin is not None:  # the very plugin we run on
         env["PJRT_NAMES_AND_LIBRARY_PATHS"] = f"xcpu:{installed.plugin}"
         env["JAX_PLATFORMS"] = "xcpu"

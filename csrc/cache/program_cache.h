@@ -39,7 +39,7 @@ class ProgramCache {
   struct Slot {
     uint64_t hash = 0;
     uint64_t last_used = 0;
-    std::unique_ptr<trace::Key> key;   // null: free
+    std::unique_ptr<trace::Key> key;  // null: free
     trace::ProgramPtr program;
   };
   size_t probe(const trace::Key& key, uint64_t hash) const;

@@ -3,11 +3,11 @@
 // touches no device.
 #pragma once
 
+#include <atomic>
+
 #include <c10/core/Allocator.h>
 #include <c10/core/StorageImpl.h>
 #include <c10/core/TensorImpl.h>
-
-#include <atomic>
 
 #include "csrc/trace/value.h"
 
@@ -29,7 +29,7 @@ class Cell {
   void store(trace::ValuePtr value) noexcept {
     lock();
     std::swap(value, value_);
-    unlock();   // the old value is freed outside the lock
+    unlock();  // the old value is freed outside the lock
   }
 
  private:

@@ -1,10 +1,10 @@
 #include "csrc/device/checks.h"
 
-#include <c10/util/Exception.h>
-
 #include <atomic>
 #include <mutex>
 #include <vector>
+
+#include <c10/util/Exception.h>
 
 #include "csrc/ops/source.h"
 #include "csrc/pjrt/runtime.h"

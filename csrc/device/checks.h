@@ -1,5 +1,6 @@
-// Checks of indices and other values that programs report through a flag. Where the flag is ready at once (XLA:CPU's
-// small programs) the error is raised by the op itself, else at the next read or synchronize.
+// Checks of indices and other values that programs report through a flag. Where the flag is ready
+// at once (XLA:CPU's small programs) the error is raised by the op itself, else at the next read or
+// synchronize.
 #pragma once
 
 #include "csrc/ops/source.h"

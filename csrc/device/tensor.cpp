@@ -15,23 +15,40 @@ namespace torch_tpu::device {
 PJRT_Buffer_Type buffer_type(stablehlo::DType dtype) {
   using stablehlo::DType;
   switch (dtype) {
-    case DType::kBool: return PJRT_Buffer_Type_PRED;
-    case DType::kS8: return PJRT_Buffer_Type_S8;
-    case DType::kS16: return PJRT_Buffer_Type_S16;
-    case DType::kS32: return PJRT_Buffer_Type_S32;
-    case DType::kS64: return PJRT_Buffer_Type_S64;
-    case DType::kU8: return PJRT_Buffer_Type_U8;
-    case DType::kU16: return PJRT_Buffer_Type_U16;
-    case DType::kU32: return PJRT_Buffer_Type_U32;
-    case DType::kU64: return PJRT_Buffer_Type_U64;
-    case DType::kF8E4M3FN: return PJRT_Buffer_Type_F8E4M3FN;
-    case DType::kF8E5M2: return PJRT_Buffer_Type_F8E5M2;
-    case DType::kBF16: return PJRT_Buffer_Type_BF16;
-    case DType::kF16: return PJRT_Buffer_Type_F16;
-    case DType::kF32: return PJRT_Buffer_Type_F32;
-    case DType::kF64: return PJRT_Buffer_Type_F64;
-    case DType::kC64: return PJRT_Buffer_Type_C64;
-    case DType::kC128: return PJRT_Buffer_Type_C128;
+    case DType::kBool:
+      return PJRT_Buffer_Type_PRED;
+    case DType::kS8:
+      return PJRT_Buffer_Type_S8;
+    case DType::kS16:
+      return PJRT_Buffer_Type_S16;
+    case DType::kS32:
+      return PJRT_Buffer_Type_S32;
+    case DType::kS64:
+      return PJRT_Buffer_Type_S64;
+    case DType::kU8:
+      return PJRT_Buffer_Type_U8;
+    case DType::kU16:
+      return PJRT_Buffer_Type_U16;
+    case DType::kU32:
+      return PJRT_Buffer_Type_U32;
+    case DType::kU64:
+      return PJRT_Buffer_Type_U64;
+    case DType::kF8E4M3FN:
+      return PJRT_Buffer_Type_F8E4M3FN;
+    case DType::kF8E5M2:
+      return PJRT_Buffer_Type_F8E5M2;
+    case DType::kBF16:
+      return PJRT_Buffer_Type_BF16;
+    case DType::kF16:
+      return PJRT_Buffer_Type_F16;
+    case DType::kF32:
+      return PJRT_Buffer_Type_F32;
+    case DType::kF64:
+      return PJRT_Buffer_Type_F64;
+    case DType::kC64:
+      return PJRT_Buffer_Type_C64;
+    case DType::kC128:
+      return PJRT_Buffer_Type_C128;
   }
   return PJRT_Buffer_Type_INVALID;
 }
@@ -152,18 +169,18 @@ at::Tensor download(const at::Tensor& tensor) {
   }
   const at::Tensor base = base_on_host(value);
   // The storage's elements as the tensor's dtype, then the view of them.
-  const int64_t count = static_cast<int64_t>(base.nbytes()) /
-                        static_cast<int64_t>(tensor.itemsize());
+  const int64_t count =
+      static_cast<int64_t>(base.nbytes()) / static_cast<int64_t>(tensor.itemsize());
   const at::Tensor storage = at::from_blob(base.data_ptr(), {count}, [base](void*) {}, options);
   const at::Tensor view =
       storage.as_strided(tensor.sizes(), tensor.strides(), tensor.storage_offset());
   const bool keep_strides = tensor.is_non_overlapping_and_dense();
-  at::Tensor host =
-      at::empty_strided(tensor.sizes(),
-                        keep_strides ? trace::Shape(tensor.strides().begin(), tensor.strides().end())
-                                     : trace::contiguous_strides(tensor.sizes()),
-                        options)
-          .copy_(view);
+  at::Tensor host = at::empty_strided(tensor.sizes(),
+                                      keep_strides ? trace::Shape(tensor.strides().begin(),
+                                                                  tensor.strides().end())
+                                                   : trace::contiguous_strides(tensor.sizes()),
+                                      options)
+                        .copy_(view);
   if (tensor.is_conj()) host = host.conj();
   if (tensor.is_neg()) host = host._neg_view();
   return host;

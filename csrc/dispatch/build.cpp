@@ -1,11 +1,11 @@
 #include "csrc/dispatch/build.h"
 
-#include <ATen/MemoryOverlap.h>
-
 #include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
+
+#include <ATen/MemoryOverlap.h>
 
 #include "csrc/base/env.h"
 #include "csrc/dispatch/infer.h"
@@ -64,8 +64,11 @@ class NodeBuilder {
           }
           break;
         case ArgKind::kStructural:
-        case ArgKind::kIgnored: arg.value = value; break;
-        case ArgKind::kGenerator: break;
+        case ArgKind::kIgnored:
+          arg.value = value;
+          break;
+        case ArgKind::kGenerator:
+          break;
       }
       arg.num_tensors = static_cast<int>(node_.tensors.size()) - arg.first_tensor;
       first_tensor_.push_back(arg.first_tensor);
@@ -116,8 +119,8 @@ class NodeBuilder {
     } else if (ref.is_input) {
       out.input = node_.num_inputs++;
       out.donated = ref.donated;
-      out.base = stablehlo::Type(ref.value->dtype(),
-                                 {ref.value->dims().begin(), ref.value->dims().end()});
+      out.base =
+          stablehlo::Type(ref.value->dtype(), {ref.value->dims().begin(), ref.value->dims().end()});
       out.base_strides = to_shape(ref.value->strides());
     } else if (ref.impl != nullptr) {
       const trace::Shape flat = flat_shape(*ref.impl);
@@ -152,8 +155,9 @@ class NodeBuilder {
       result.dtype = meta.scalar_type();
       result.sizes = to_shape(meta.sizes());
       // A result always has memory of its own, so an expanded or overlapping layout is packed.
-      result.strides = meta.is_non_overlapping_and_dense() ? to_shape(meta.strides())
-                                                           : trace::contiguous_strides(meta.sizes());
+      result.strides = meta.is_non_overlapping_and_dense()
+                           ? to_shape(meta.strides())
+                           : trace::contiguous_strides(meta.sizes());
     }
     node_.results.push_back(std::move(result));
   }
@@ -165,9 +169,10 @@ class NodeBuilder {
     for (size_t i = 0; i < op.returns.size(); ++i) {
       if (op.returns[i] >= 0) {
         add_writes(op.returns[i]);
-        if (inferred.known) next += inferred.list_sizes[i] < 0 ? 1u : size_t(inferred.list_sizes[i]);
+        if (inferred.known)
+          next += inferred.list_sizes[i] < 0 ? 1u : size_t(inferred.list_sizes[i]);
       } else if (!inferred.known) {
-        node_.results.emplace_back();   // sizes come from the lowering
+        node_.results.emplace_back();  // sizes come from the lowering
       } else {
         const int count = inferred.list_sizes[i] < 0 ? 1 : inferred.list_sizes[i];
         for (int k = 0; k < count; ++k) add_new(inferred.results[next++]);
@@ -223,7 +228,7 @@ trace::Lowered lower(const Frame& frame, trace::Node& node) {
   } catch (const c10::NotImplementedError& error) {
     reason = error.what_without_backtrace();
   }
-  if (node.shapes_from_lowering) raise_cpu_error(frame);   // nobody has checked the arguments yet
+  if (node.shapes_from_lowering) raise_cpu_error(frame);  // nobody has checked the arguments yet
   throw NotLowered(reason);
 }
 

@@ -101,13 +101,13 @@ void copy_between_devices(const at::Tensor& src, const at::Tensor& dst) {
     copy_on_device(src, packed);
   }
   const trace::ValuePtr value = device::cell_of(*packed.unsafeGetTensorImpl())->load();
-  if (!value) return;   // uninitialised stays uninitialised
+  if (!value) return;  // uninitialised stays uninitialised
   const int device = dst.device().index();
   pjrt::Buffer buffer = value->buffer().copy_to_device(runtime.device(device));
   auto moved = c10::make_intrusive<trace::DeviceValue>(buffer.release(), value->dtype(),
                                                        value->dims(), value->strides(), device);
-  copy_on_device(device::make_tensor(packed.sizes(), packed.strides(), packed.scalar_type(),
-                                     device, std::move(moved)),
+  copy_on_device(device::make_tensor(packed.sizes(), packed.strides(), packed.scalar_type(), device,
+                                     std::move(moved)),
                  dst);
 }
 

@@ -1,10 +1,10 @@
 #include "csrc/dispatch/debug.h"
 
+#include <sstream>
+
 #include <ATen/ops/isfinite.h>
 #include <ATen/ops/isnan.h>
 #include <c10/util/Exception.h>
-
-#include <sstream>
 
 #include "csrc/device/checks.h"
 #include "csrc/device/tensor.h"

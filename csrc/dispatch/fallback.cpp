@@ -1,11 +1,11 @@
 #include "csrc/dispatch/fallback.h"
 
-#include <ATen/native/CPUFallback.h>
-#include <torch/library.h>
-
 #include <atomic>
 #include <chrono>
 #include <mutex>
+
+#include <ATen/native/CPUFallback.h>
+#include <torch/library.h>
 
 #include "csrc/dispatch/mode.h"
 
@@ -40,7 +40,8 @@ void fallback(const c10::OperatorHandle& op, c10::DispatchKeySet, c10::Stack* st
 
 }  // namespace
 
-void run_on_cpu(const c10::OperatorHandle& op, torch::jit::Stack* stack, const std::string& reason) {
+void run_on_cpu(const c10::OperatorHandle& op, torch::jit::Stack* stack,
+                const std::string& reason) {
   const std::string name = full_name(op);
   const base::Fallback what = get_fallback();
   TORCH_CHECK_NOT_IMPLEMENTED(
@@ -86,8 +87,8 @@ void set_fallback(base::Fallback what) { policy().store(static_cast<int>(what));
 base::Fallback get_fallback() { return static_cast<base::Fallback>(policy().load()); }
 
 void register_fallback() {
-  static auto* library =
-      new torch::Library(torch::Library::IMPL, "_", c10::DispatchKey::PrivateUse1, __FILE__, __LINE__);
+  static auto* library = new torch::Library(torch::Library::IMPL, "_",
+                                            c10::DispatchKey::PrivateUse1, __FILE__, __LINE__);
   library->fallback(torch::CppFunction::makeFromBoxedFunction<&fallback>());
 }
 

@@ -1,10 +1,10 @@
 // Ops the table does not have: they run on the CPU, correct but slow, and are counted.
 #pragma once
 
-#include <ATen/core/stack.h>
-
 #include <map>
 #include <string>
+
+#include <ATen/core/stack.h>
 
 #include "csrc/base/env.h"
 

@@ -1,11 +1,11 @@
 #include "csrc/dispatch/frame.h"
 
+#include <bit>
+
 #include <ATen/Context.h>
 #include <c10/core/DefaultDtype.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
-
-#include <bit>
 
 namespace torch_tpu::dispatch {
 
@@ -24,8 +24,8 @@ uint64_t tensor_word(Form form, c10::ScalarType dtype, size_t rank, uint64_t fla
 enum Flag : uint64_t {
   kConj = 1,
   kWrapped = 2,
-  kStrided = 4,       // strides follow
-  kViewOfBase = 8,    // offset, strides and the base follow
+  kStrided = 4,     // strides follow
+  kViewOfBase = 8,  // offset, strides and the base follow
   kPartialWrite = 16,
   kNeg = 32,
 };
@@ -76,16 +76,21 @@ Frame::Frame(const Op& op_in, const c10::IValue* args_in) : op(op_in), args(args
         }
         break;
       }
-      case ArgKind::kScalar: add_scalar(value, plan); break;
+      case ArgKind::kScalar:
+        add_scalar(value, plan);
+        break;
       case ArgKind::kScalarList: {
         const auto list = value.toListRef();
         key.add(static_cast<uint64_t>(list.size()));
         for (const c10::IValue& item : list) add_scalar(item, plan);
         break;
       }
-      case ArgKind::kStructural: add_structural(value); break;
+      case ArgKind::kStructural:
+        add_structural(value);
+        break;
       case ArgKind::kGenerator:
-      case ArgKind::kIgnored: break;
+      case ArgKind::kIgnored:
+        break;
     }
   }
   if (op.writes) choose_donations();
@@ -98,8 +103,8 @@ void Frame::choose_donations() {
   uint64_t mask = 0;
   for (size_t i = 0; i < tensors.size(); ++i) {
     TensorRef& ref = tensors[i];
-    ref.donated = ref.written && ref.is_input && ref.value->donatable() &&
-                  ref.value.use_count() == 2;
+    ref.donated =
+        ref.written && ref.is_input && ref.value->donatable() && ref.value.use_count() == 2;
     mask |= static_cast<uint64_t>(ref.donated) << (i % 64);
     if (i % 64 == 63) {
       key.add(mask);
@@ -111,7 +116,8 @@ void Frame::choose_donations() {
 
 void Frame::mixed_devices(const at::Tensor& tensor) const {
   const int index = device < 0 ? 0 : device;
-  TORCH_CHECK(false, "Expected all tensors to be on the same device, but found at least two devices, ",
+  TORCH_CHECK(false,
+              "Expected all tensors to be on the same device, but found at least two devices, ",
               "tpu:", index, " and ", tensor.device(), "!");
 }
 
@@ -154,9 +160,9 @@ void Frame::add_tensor(const at::Tensor& tensor, const ArgPlan& plan) {
   if (!ref.value) {
     ref.form = plan.read ? Form::kZeros : Form::kWriteOnly;
     if (plan.written) {
-      ref.whole = impl->storage_offset() == 0 && impl->is_non_overlapping_and_dense() &&
-                  impl->unsafe_storage().nbytes() ==
-                      static_cast<size_t>(impl->numel()) * impl->itemsize();
+      ref.whole =
+          impl->storage_offset() == 0 && impl->is_non_overlapping_and_dense() &&
+          impl->unsafe_storage().nbytes() == static_cast<size_t>(impl->numel()) * impl->itemsize();
       if (!ref.whole) flags |= kPartialWrite;
     }
     key.add(tensor_word(ref.form, dtype, sizes.size(), flags));
@@ -174,11 +180,10 @@ void Frame::add_tensor(const at::Tensor& tensor, const ArgPlan& plan) {
   const bool identity = impl->storage_offset() == 0 && value.dtype() == ops::to_dtype(dtype) &&
                         sizes == value.dims() &&
                         (contiguous ? value.contiguous() : impl->strides() == value.strides());
-  if (plan.written && !plan.read && (identity || (impl->storage_offset() == 0 &&
-                                                  impl->is_non_overlapping_and_dense() &&
-                                                  impl->unsafe_storage().nbytes() ==
-                                                      static_cast<size_t>(impl->numel()) *
-                                                          impl->itemsize()))) {
+  if (plan.written && !plan.read &&
+      (identity || (impl->storage_offset() == 0 && impl->is_non_overlapping_and_dense() &&
+                    impl->unsafe_storage().nbytes() ==
+                        static_cast<size_t>(impl->numel()) * impl->itemsize()))) {
     ref.form = Form::kWriteOnly;
     key.add(tensor_word(ref.form, dtype, sizes.size(), flags));
     key.add(sizes);
@@ -225,15 +230,33 @@ RawScalar read_host_scalar(const at::Tensor& tensor) {
     out.real = static_cast<double>(v);
   };
   switch (tensor.scalar_type()) {
-    case c10::ScalarType::Double: out.real = *static_cast<const double*>(data); break;
-    case c10::ScalarType::Long: set_int(*static_cast<const int64_t*>(data)); break;
-    case c10::ScalarType::Float: out.real = *static_cast<const float*>(data); break;
-    case c10::ScalarType::Int: set_int(*static_cast<const int32_t*>(data)); break;
-    case c10::ScalarType::Short: set_int(*static_cast<const int16_t*>(data)); break;
-    case c10::ScalarType::Char: set_int(*static_cast<const int8_t*>(data)); break;
-    case c10::ScalarType::Byte: set_int(*static_cast<const uint8_t*>(data)); break;
-    case c10::ScalarType::UInt16: set_int(*static_cast<const uint16_t*>(data)); break;
-    case c10::ScalarType::UInt32: set_int(*static_cast<const uint32_t*>(data)); break;
+    case c10::ScalarType::Double:
+      out.real = *static_cast<const double*>(data);
+      break;
+    case c10::ScalarType::Long:
+      set_int(*static_cast<const int64_t*>(data));
+      break;
+    case c10::ScalarType::Float:
+      out.real = *static_cast<const float*>(data);
+      break;
+    case c10::ScalarType::Int:
+      set_int(*static_cast<const int32_t*>(data));
+      break;
+    case c10::ScalarType::Short:
+      set_int(*static_cast<const int16_t*>(data));
+      break;
+    case c10::ScalarType::Char:
+      set_int(*static_cast<const int8_t*>(data));
+      break;
+    case c10::ScalarType::Byte:
+      set_int(*static_cast<const uint8_t*>(data));
+      break;
+    case c10::ScalarType::UInt16:
+      set_int(*static_cast<const uint16_t*>(data));
+      break;
+    case c10::ScalarType::UInt32:
+      set_int(*static_cast<const uint32_t*>(data));
+      break;
     case c10::ScalarType::UInt64:
       set_int(static_cast<int64_t>(*static_cast<const uint64_t*>(data)));
       break;
@@ -283,7 +306,7 @@ c10::ScalarType scalar_type_of(const c10::IValue& value) {
   if (value.isInt() || value.isSymInt()) return c10::ScalarType::Long;
   if (value.isBool()) return c10::ScalarType::Bool;
   if (value.isComplexDouble()) return c10::ScalarType::ComplexDouble;
-  return c10::ScalarType::Double;   // SymFloat
+  return c10::ScalarType::Double;  // SymFloat
 }
 
 RawScalar raw_scalar(const c10::IValue& value) {
@@ -303,7 +326,8 @@ RawScalar raw_scalar(const c10::IValue& value) {
       out.imag = v.imag();
       break;
     }
-    default: out.real = value.isDouble() ? value.toDouble() : value.toScalar().toDouble();
+    default:
+      out.real = value.isDouble() ? value.toDouble() : value.toScalar().toDouble();
   }
   return out;
 }
@@ -378,8 +402,8 @@ void Frame::find_device() {
 }
 
 trace::Carrier Frame::carrier(c10::ScalarType type) const {
-  const bool floating = has_float_ || type == c10::ScalarType::Double ||
-                        type == c10::ScalarType::ComplexDouble;
+  const bool floating =
+      has_float_ || type == c10::ScalarType::Double || type == c10::ScalarType::ComplexDouble;
   if (!floating) return trace::Carrier::kS64;
   return has_double_ ? trace::Carrier::kF64 : trace::Carrier::kF32;
 }
@@ -397,7 +421,9 @@ Packs Frame::pack() const {
         packs.f64.push_back(scalar.real);
         if (complex) packs.f64.push_back(scalar.imag);
         break;
-      case trace::Carrier::kS64: packs.s64.push_back(scalar.integer); break;
+      case trace::Carrier::kS64:
+        packs.s64.push_back(scalar.integer);
+        break;
     }
   }
   return packs;

@@ -15,7 +15,7 @@ namespace torch_tpu::dispatch {
 
 // A runtime scalar before it is packed.
 struct RawScalar {
-  c10::ScalarType type;   // Long, Bool, Double or ComplexDouble
+  c10::ScalarType type;  // Long, Bool, Double or ComplexDouble
   double real = 0;
   double imag = 0;
   int64_t integer = 0;
@@ -25,10 +25,10 @@ struct RawScalar {
 struct TensorRef {
   c10::TensorImpl* impl = nullptr;
   device::Cell* cell = nullptr;
-  trace::ValuePtr value;   // keeps the input alive during the call
+  trace::ValuePtr value;  // keeps the input alive during the call
   trace::TensorArg::Form form = trace::TensorArg::Form::kNone;
   bool written = false;
-  bool whole = true;       // a write replaces the whole storage
+  bool whole = true;  // a write replaces the whole storage
   bool is_input = false;
   bool donated = false;
   int same_cell = -1;
@@ -48,7 +48,7 @@ class Frame {
   const c10::IValue* args;
   trace::Key key;
   c10::SmallVector<TensorRef, 6> tensors;
-  c10::SmallVector<RawScalar, 4> scalars;   // those that are not part of the key
+  c10::SmallVector<RawScalar, 4> scalars;  // those that are not part of the key
   int device = -1;
 
   // Where runtime scalars of this call travel; a function of the key.

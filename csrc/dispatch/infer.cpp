@@ -1,10 +1,10 @@
 #include "csrc/dispatch/infer.h"
 
+#include <functional>
+
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/empty_strided.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
-
-#include <functional>
 
 namespace torch_tpu::dispatch {
 namespace {
@@ -62,8 +62,11 @@ c10::Stack stand_in_stack(const Frame& frame, const StandIn& stand_in, c10::Devi
         }
         break;
       }
-      case ArgKind::kGenerator: stack.emplace_back(); break;
-      default: stack.push_back(value.isDevice() ? c10::IValue(device) : value);
+      case ArgKind::kGenerator:
+        stack.emplace_back();
+        break;
+      default:
+        stack.push_back(value.isDevice() ? c10::IValue(device) : value);
     }
   }
   return stack;
@@ -96,7 +99,7 @@ Inferred infer(const Frame& frame) {
   try {
     op.handle.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::Meta), &stack);
   } catch (const c10::NotImplementedError&) {
-    return out;   // a placeholder in place of a Meta kernel
+    return out;  // a placeholder in place of a Meta kernel
   } catch (...) {
     raise_cpu_error(frame);
     throw;

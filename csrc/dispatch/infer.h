@@ -9,11 +9,11 @@
 namespace torch_tpu::dispatch {
 
 struct Inferred {
-  bool known = false;   // false: no Meta kernel, shapes come from the lowering
+  bool known = false;  // false: no Meta kernel, shapes come from the lowering
   // Per schema return, flattened over lists; sizes as left by the Meta kernel (out= may resize).
   std::vector<at::Tensor> results;
-  std::vector<c10::IValue> numbers;   // per return; None for tensors
-  std::vector<int> list_sizes;   // per return; -1 when it is a single tensor
+  std::vector<c10::IValue> numbers;  // per return; None for tensors
+  std::vector<int> list_sizes;       // per return; -1 when it is a single tensor
   std::vector<at::Tensor> tensors;   // the stand-ins, beside Frame::tensors; undefined for None
 };
 

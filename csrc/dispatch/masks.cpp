@@ -64,12 +64,12 @@ void expand_masks(const Op& op, c10::Stack* stack) {
     any |= item.toTensor().device().is_cpu();
     any_mask |= is_mask(item.toTensor());
   }
-  if (self.device().is_cpu()) return;   // a mix of devices the key will refuse
+  if (self.device().is_cpu()) return;  // a mix of devices the key will refuse
   if (any_mask && !any && is_masked_fill(op, stack, self, items)) return;
   if (!any && !any_mask) return;
   const int device = self.device().index();
   c10::List<std::optional<at::Tensor>> out;
-  int64_t position = 0;   // dimension of self the next index stands for
+  int64_t position = 0;  // dimension of self the next index stands for
   for (const c10::IValue& item : items) {
     if (!item.isTensor() || !item.toTensor().defined()) {
       out.push_back(std::nullopt);

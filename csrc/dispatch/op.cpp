@@ -1,11 +1,11 @@
 #include "csrc/dispatch/op.h"
 
-#include <ATen/core/function_schema.h>
-#include <torch/library.h>
-
 #include <algorithm>
 #include <atomic>
 #include <unordered_map>
+
+#include <ATen/core/function_schema.h>
+#include <torch/library.h>
 
 namespace torch_tpu::dispatch {
 namespace {
@@ -24,17 +24,21 @@ ArgKind kind_of(const c10::Argument& argument) {
   }
   const c10::TypePtr type = strip_optional(argument.real_type());
   switch (type->kind()) {
-    case TypeKind::TensorType: return ArgKind::kTensor;
+    case TypeKind::TensorType:
+      return ArgKind::kTensor;
     case TypeKind::NumberType:
-    case TypeKind::FloatType: return ArgKind::kScalar;
-    case TypeKind::GeneratorType: return ArgKind::kGenerator;
+    case TypeKind::FloatType:
+      return ArgKind::kScalar;
+    case TypeKind::GeneratorType:
+      return ArgKind::kGenerator;
     case TypeKind::ListType: {
       const c10::TypePtr element = strip_optional(type->castRaw<c10::ListType>()->getElementType());
       if (element->kind() == TypeKind::TensorType) return ArgKind::kTensorList;
       if (element->kind() == TypeKind::NumberType) return ArgKind::kScalarList;
       return ArgKind::kStructural;
     }
-    default: return ArgKind::kStructural;
+    default:
+      return ArgKind::kStructural;
   }
 }
 
@@ -56,8 +60,8 @@ Op::Op(c10::OperatorHandle handle_in, const ops::Entry* entry_in)
   static std::atomic<uint64_t> next_id{1};
   id = next_id++;
   const c10::FunctionSchema& schema = handle.schema();
-  name = schema.overload_name().empty() ? schema.name()
-                                        : schema.name() + "." + schema.overload_name();
+  name =
+      schema.overload_name().empty() ? schema.name() : schema.name() + "." + schema.overload_name();
   for (size_t i = 0; i < schema.arguments().size(); ++i) {
     const c10::Argument& argument = schema.arguments()[i];
     ArgPlan plan;
@@ -153,8 +157,9 @@ bool same_inputs(const c10::FunctionSchema& functional, const c10::FunctionSchem
 void add_op(torch::Library& library, const c10::OperatorHandle& handle, const ops::Entry* entry) {
   auto op = std::make_unique<Op>(handle, entry);
   if (!registry().by_name.emplace(op->name, op.get()).second) return;
-  if (!entry->internal) library.impl(op->name.substr(std::string("aten::").size()).c_str(),
-               torch::CppFunction::makeFromBoxedFunctor(std::make_unique<BoxedKernel>(op.get())));
+  if (!entry->internal)
+    library.impl(op->name.substr(std::string("aten::").size()).c_str(),
+                 torch::CppFunction::makeFromBoxedFunctor(std::make_unique<BoxedKernel>(op.get())));
   registry().ops.push_back(std::move(op));
 }
 
@@ -166,7 +171,7 @@ const Op& find_op(const std::string& name) {
   return *it->second;
 }
 
-void register_fallback();   // fallback.cpp
+void register_fallback();  // fallback.cpp
 
 void register_ops() {
   // Never destroyed: deregistration at exit would race with Python's own teardown.

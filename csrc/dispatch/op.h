@@ -2,33 +2,33 @@
 // a call needs no look at the schema.
 #pragma once
 
-#include <ATen/core/dispatch/Dispatcher.h>
-
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
+
+#include <ATen/core/dispatch/Dispatcher.h>
 
 #include "csrc/ops/table.h"
 
 namespace torch_tpu::dispatch {
 
 enum class ArgKind : uint8_t {
-  kTensor,       // Tensor, Tensor?
-  kTensorList,   // Tensor[], Tensor?[]
-  kScalar,       // Scalar, float and their optionals: a runtime value
-  kScalarList,   // Scalar[]
-  kStructural,   // everything else: part of the key
+  kTensor,      // Tensor, Tensor?
+  kTensorList,  // Tensor[], Tensor?[]
+  kScalar,      // Scalar, float and their optionals: a runtime value
+  kScalarList,  // Scalar[]
+  kStructural,  // everything else: part of the key
   kGenerator,
-  kIgnored,      // layout, device, pin_memory, non_blocking: no influence on the program
+  kIgnored,  // layout, device, pin_memory, non_blocking: no influence on the program
 };
 
 struct ArgPlan {
   ArgKind kind = ArgKind::kStructural;
   bool written = false;
-  bool read = true;      // false for out= tensors: their old contents do not matter
-  bool keyed = false;    // a Scalar whose value is part of the key
-  std::optional<double> default_value;   // of a Scalar: calls that leave it get their own program
+  bool read = true;                     // false for out= tensors: their old contents do not matter
+  bool keyed = false;                   // a Scalar whose value is part of the key
+  std::optional<double> default_value;  // of a Scalar: calls that leave it get their own program
   std::string name;
 };
 
@@ -37,19 +37,19 @@ struct Op {
 
   c10::OperatorHandle handle;
   const ops::Entry* entry;
-  uint64_t id;   // first word of every key
-  std::string name;   // "aten::add_.Tensor"
+  uint64_t id;       // first word of every key
+  std::string name;  // "aten::add_.Tensor"
   std::vector<ArgPlan> args;
   // Per schema return: the written argument it aliases, or -1 for a new tensor or list.
   std::vector<int> returns;
   std::vector<bool> return_is_list;
-  std::vector<bool> return_is_tensor;   // false for the numbers some ops return beside tensors
+  std::vector<bool> return_is_tensor;  // false for the numbers some ops return beside tensors
   // Written arguments that no return stands for, in schema order.
   std::vector<int> extra_writes;
-  int device_arg = -1;      // factory functions
+  int device_arg = -1;  // factory functions
   int generator_arg = -1;
   bool out_form = false;
-  bool writes = false;   // any argument
+  bool writes = false;  // any argument
 };
 
 // Registers the boxed kernel for every table entry and, found by their schemas, its in-place and

@@ -21,7 +21,7 @@ namespace {
 struct Launch {
   c10::SmallVector<PJRT_Buffer*, 12> args;
   c10::SmallVector<PJRT_Buffer*, 8> outs;
-  c10::SmallVector<trace::ValuePtr, 3> extra;   // scalar packs and generator state, kept alive
+  c10::SmallVector<trace::ValuePtr, 3> extra;  // scalar packs and generator state, kept alive
 };
 
 // How many random numbers a call may draw: the generator advances by this, so that no two calls
@@ -92,7 +92,7 @@ void finish(const trace::Program& program, Frame& frame, Launch& launch, c10::St
     }
     TensorRef* target =
         output.write >= 0 ? &frame.tensors[static_cast<size_t>(output.write)] : nullptr;
-    if (target != nullptr && target->donated) {   // its memory is the result's: count it once
+    if (target != nullptr && target->donated) {  // its memory is the result's: count it once
       target->value.reset();
       target->cell->store({});
     }
@@ -118,7 +118,7 @@ void finish(const trace::Program& program, Frame& frame, Launch& launch, c10::St
   }
 
   const size_t num_args = op.args.size();
-  if (op.returns.size() == 1 && !op.return_is_list[0]) {   // nearly every op
+  if (op.returns.size() == 1 && !op.return_is_list[0]) {  // nearly every op
     c10::IValue result =
         op.returns[0] >= 0 ? frame.args[op.returns[0]] : c10::IValue(std::move(fresh[0]));
     stack->erase(stack->end() - static_cast<std::ptrdiff_t>(num_args), stack->end());
@@ -126,7 +126,7 @@ void finish(const trace::Program& program, Frame& frame, Launch& launch, c10::St
     return;
   }
   c10::SmallVector<c10::IValue, 4> results;
-  size_t singles = 0;   // new tensors that are not part of a list
+  size_t singles = 0;  // new tensors that are not part of a list
   for (size_t i = 0; i < op.returns.size(); ++i) {
     if (op.returns[i] < 0 && !op.return_is_list[i]) ++singles;
   }
@@ -140,7 +140,7 @@ void finish(const trace::Program& program, Frame& frame, Launch& launch, c10::St
       for (size_t k = 0; k < in_list; ++k) list.push_back(std::move(fresh[taken++]));
       results.emplace_back(std::move(list));
     } else if (!op.return_is_tensor[i]) {
-      ++taken;   // the lowering gave an undefined value for it
+      ++taken;  // the lowering gave an undefined value for it
       results.push_back(program.numbers[i]);
     } else {
       results.emplace_back(std::move(fresh[taken++]));
@@ -182,7 +182,7 @@ void run_op(const Op& op, c10::Stack* stack) {
     }
     if (!program->resizes.empty()) {
       apply_resizes(*program, frame);
-      continue;   // with the new sizes
+      continue;  // with the new sizes
     }
     const bool debug = mode() == base::Mode::kDebug;
     Launch launch;

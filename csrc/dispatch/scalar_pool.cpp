@@ -11,7 +11,7 @@
 namespace torch_tpu::dispatch {
 namespace {
 
-constexpr size_t kMaxBytes = 32;   // longer packs change too often to be worth keeping
+constexpr size_t kMaxBytes = 32;  // longer packs change too often to be worth keeping
 constexpr size_t kSlots = 1024;
 
 struct Slot {
@@ -35,9 +35,9 @@ trace::ValuePtr upload_once(stablehlo::DType dtype, const void* data, size_t cou
   const pjrt::Runtime& runtime = pjrt::Runtime::get();
   const int64_t dims[] = {static_cast<int64_t>(count)};
   const int64_t strides[] = {1};
-  pjrt::Buffer buffer = runtime.client().from_host(
-      data, device::buffer_type(dtype), dims, {}, pjrt::HostSemantics::kOnlyDuringCall,
-      runtime.device(device));
+  pjrt::Buffer buffer =
+      runtime.client().from_host(data, device::buffer_type(dtype), dims, {},
+                                 pjrt::HostSemantics::kOnlyDuringCall, runtime.device(device));
   return c10::make_intrusive<trace::DeviceValue>(buffer.release(), dtype, dims, strides, device,
                                                  /*donatable=*/false);
 }
@@ -59,7 +59,7 @@ trace::ValuePtr upload_pack(stablehlo::DType dtype, const void* data, size_t cou
   {
     std::lock_guard lock(pool().mutex);
     slot.key = key;
-    std::swap(slot.value, dropped);   // the old one is freed outside the lock
+    std::swap(slot.value, dropped);  // the old one is freed outside the lock
     value = slot.value;
   }
   return value;

@@ -78,7 +78,8 @@ Values lower_hardtanh(Call& c) {
 
 Values lower_hardtanh_backward(Call& c) {
   const Value x = in(c, "self"), grad = in(c, "grad_output");
-  const Value flat = c.b.or_(c.b.le(x, number(c, "min_val", x)), c.b.ge(x, number(c, "max_val", x)));
+  const Value flat =
+      c.b.or_(c.b.le(x, number(c, "min_val", x)), c.b.ge(x, number(c, "max_val", x)));
   return {c.b.select(flat, zeros_like(grad), grad)};
 }
 
@@ -121,7 +122,7 @@ Values lower_hardshrink(Call& c) {
 Values lower_softshrink(Call& c) {
   const Value x = in(c, "self");
   const Value bound = number(c, "lambd", x);
-  const Value below = c.b.select(c.b.lt(x, -bound), x + bound, x * 0);   // NaN stays
+  const Value below = c.b.select(c.b.lt(x, -bound), x + bound, x * 0);  // NaN stays
   return {c.b.select(c.b.gt(x, bound), x - bound, below)};
 }
 
@@ -146,18 +147,21 @@ Values lower_rrelu_with_noise(Call& c) {
 
 // --- smooth -----------------------------------------------------------------------------------
 
-constexpr double kGeluBeta = std::numbers::sqrt2 * std::numbers::inv_sqrtpi;   // sqrt(2 / pi)
+constexpr double kGeluBeta = std::numbers::sqrt2 * std::numbers::inv_sqrtpi;  // sqrt(2 / pi)
 constexpr double kGeluKappa = 0.044715;
 constexpr double kInvSqrt2 = 1 / std::numbers::sqrt2;
 
 Value gelu_tanh_inner(const Value& x) { return (x + x * x * x * kGeluKappa) * kGeluBeta; }
+
+// By erfc, whose relative precision keeps the negative tail right; 1 + erf would cancel.
+Value normal_cdf(const Value& x) { return math::erfc(x * -kInvSqrt2) * 0.5; }
 
 Values lower_gelu(Call& c) {
   const Value x = in(c, "self");
   if (c.string("approximate") == "tanh") {
     return {x * 0.5 * (tanh(gelu_tanh_inner(x)) + 1)};
   }
-  return {x * 0.5 * (math::erf(x * kInvSqrt2) + 1)};
+  return {x * normal_cdf(x)};
 }
 
 Values lower_gelu_backward(Call& c) {
@@ -168,9 +172,8 @@ Values lower_gelu_backward(Call& c) {
     const Value left = (gate + 1) * 0.5;
     return {grad * (left + x * 0.5 * (1.0 - gate * gate) * inner)};
   }
-  const Value cdf = (math::erf(x * kInvSqrt2) + 1) * 0.5;
   const Value pdf = exp(x * x * -0.5) * (std::numbers::inv_sqrtpi * kInvSqrt2);
-  return {grad * (cdf + x * pdf)};
+  return {grad * (normal_cdf(x) + x * pdf)};
 }
 
 Values lower_silu(Call& c) {
@@ -216,9 +219,9 @@ Values lower_elu_backward(Call& c) {
   const Value x = in(c, "self_or_result"), grad = in(c, "grad_output");
   const Value scale = number(c, "scale", x), input_scale = number(c, "input_scale", x);
   const Value coefficient = number(c, "alpha", x) * scale;
-  const Value negative = c.flag("is_result") ? grad * input_scale * (x + coefficient)
-                                             : grad * input_scale * coefficient *
-                                                   exp(x * input_scale);
+  const Value negative = c.flag("is_result")
+                             ? grad * input_scale * (x + coefficient)
+                             : grad * input_scale * coefficient * exp(x * input_scale);
   return {c.b.select(is(Compare::kLe, x, 0), negative, grad * scale)};
 }
 
@@ -261,7 +264,7 @@ Values lower_logit_backward(Call& c) {
   }
   const Value eps = number(c, "eps", x);
   const Value clamped = b.select(b.or_(b.lt(x, eps), b.gt(x, 1.0 - eps)), zeros_like(x), inside);
-  return {b.select(is(Compare::kLt, eps, 0), unclamped, clamped)};   // negative: no clamp
+  return {b.select(is(Compare::kLt, eps, 0), unclamped, clamped)};  // negative: no clamp
 }
 
 // --- glu --------------------------------------------------------------------------------------

@@ -4,19 +4,19 @@
 // of the tensor, whatever its strides were.
 #pragma once
 
-#include <c10/core/ScalarType.h>
-
 #include <initializer_list>
 #include <optional>
 #include <string>
 #include <string_view>
+
+#include <c10/core/ScalarType.h>
 
 #include "csrc/stablehlo/builder.h"
 
 namespace c10 {
 struct IValue;
 class FunctionSchema;
-}
+}  // namespace c10
 
 namespace torch_tpu::ops {
 
@@ -44,29 +44,29 @@ class Call {
   Builder& b;
 
   // --- arguments, by their name in the schema ---
-  bool has(std::string_view name) const;       // the schema has it and it is not None
-  Value tensor(std::string_view name);         // must be there
-  Value optional_tensor(std::string_view name);   // undefined Value when None
-  Values tensors(std::string_view name);       // Tensor[] and Tensor?[] (None: undefined Value)
-  DType dtype(std::string_view name) const;    // of a tensor argument, as PyTorch sees it
-  int64_t integer(std::string_view name) const;   // int and SymInt
+  bool has(std::string_view name) const;         // the schema has it and it is not None
+  Value tensor(std::string_view name);           // must be there
+  Value optional_tensor(std::string_view name);  // undefined Value when None
+  Values tensors(std::string_view name);         // Tensor[] and Tensor?[] (None: undefined Value)
+  DType dtype(std::string_view name) const;      // of a tensor argument, as PyTorch sees it
+  int64_t integer(std::string_view name) const;  // int and SymInt
   bool flag(std::string_view name) const;
-  bool flag_or(std::string_view name, bool otherwise) const;   // None or absent: otherwise
-  Dims ints(std::string_view name) const;      // int[], SymInt[]; None: empty
+  bool flag_or(std::string_view name, bool otherwise) const;  // None or absent: otherwise
+  Dims ints(std::string_view name) const;                     // int[], SymInt[]; None: empty
   int64_t integer_or(std::string_view name, int64_t otherwise) const;
-  std::vector<bool> flags(std::string_view name) const;   // bool[n], e.g. output_mask
-  std::string string(std::string_view name) const;   // "" when None
+  std::vector<bool> flags(std::string_view name) const;  // bool[n], e.g. output_mask
+  std::string string(std::string_view name) const;       // "" when None
   // A dtype argument (ScalarType?).
   std::optional<DType> dtype_arg(std::string_view name) const;
   // A Scalar, float or CPU 0-d tensor argument as a 0-d runtime value of `dtype`. Its value is NOT
   // known while lowering: a new learning rate must not recompile.
   Value scalar(std::string_view name, DType dtype);
-  Values scalars(std::string_view name, DType dtype);   // Scalar[]
+  Values scalars(std::string_view name, DType dtype);  // Scalar[]
   // The value of a Scalar/float argument that the table entry lists under `keyed`, or that is left
   // at its schema default, or is one of the entry's special values: known, part of the key.
   // nullopt: a runtime value, use scalar().
   std::optional<double> known(std::string_view name) const;
-  bool is_float_scalar(std::string_view name) const;   // the Scalar holds a floating value
+  bool is_float_scalar(std::string_view name) const;  // the Scalar holds a floating value
 
   // --- type promotion: torch.result_type over these tensor and Scalar arguments ---
   DType common_dtype(std::initializer_list<std::string_view> names) const;

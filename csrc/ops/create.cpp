@@ -207,6 +207,8 @@ void add_create(Entries& t) {
   t.push_back(
       {.name = "fill.Tensor", .lower = lower_fill_tensor, .cpu_scalars = true, .overwrites = true});
   t.push_back({.name = "zero", .lower = lower_zero, .overwrites = true});
+  // Autograd's lazy zero; here a constant is as cheap.
+  t.push_back({.name = "_efficientzerotensor", .lower = lower_zero});
   // The bounds decide the size, so they are part of the key.
   t.push_back({.name = "arange", .lower = lower_arange, .keyed = {"end"}});
   t.push_back({.name = "arange.start", .lower = lower_arange, .keyed = {"start", "end"}});

@@ -118,8 +118,7 @@ Value signbit(const Value& x) {
   }
   if (x.dtype() == DType::kF64) {
     // No bitcast: f64 has no bits of its own on a TPU. The sign of a NaN is lost.
-    const Value negative_zero =
-        b.and_(is(Compare::kEq, x, 0), is(Compare::kLt, reciprocal(x), 0));
+    const Value negative_zero = b.and_(is(Compare::kEq, x, 0), is(Compare::kLt, reciprocal(x), 0));
     return b.or_(is(Compare::kLt, x, 0), negative_zero);
   }
   // Widening keeps the sign, of NaN and zero too.
@@ -190,7 +189,7 @@ Value div_floor(const Value& a, const Value& b) {
   Value floored = floor(quotient);
   floored = builder.select(is(Compare::kGt, quotient - floored, 0.5), floored + 1, floored);
   const Value ratio = a / b;
-  floored = builder.select(is(Compare::kEq, quotient, 0), ratio * 0, floored);   // signed zero
+  floored = builder.select(is(Compare::kEq, quotient, 0), ratio * 0, floored);  // signed zero
   return builder.select(is(Compare::kEq, b, 0), ratio, floored);
 }
 
@@ -216,8 +215,7 @@ Value pow(const Value& a, const Value& b) {
   const Value odd = is(Compare::kNe, builder.and_(b, ones_like(b)), 0);
   const Value minus_one = builder.select(odd, builder.like(a, -1), ones_like(a));
   const Value inverse = builder.select(
-      is(Compare::kEq, a, 1), a,
-      builder.select(is(Compare::kEq, a, -1), minus_one, zeros_like(a)));
+      is(Compare::kEq, a, 1), a, builder.select(is(Compare::kEq, a, -1), minus_one, zeros_like(a)));
   const Value exponent = builder.select(negative, zeros_like(b), b);
   return builder.select(negative, inverse, builder.power(a, exponent));
 }
@@ -251,15 +249,13 @@ Value minimum(const Value& a, const Value& b) { return a.builder().minimum(a, b)
 Value fmax(const Value& a, const Value& b) {
   Builder& builder = a.builder();
   const Value result = maximum(a, b);
-  return is_floating(a) ? builder.select(isnan(a), b, builder.select(isnan(b), a, result))
-                        : result;
+  return is_floating(a) ? builder.select(isnan(a), b, builder.select(isnan(b), a, result)) : result;
 }
 
 Value fmin(const Value& a, const Value& b) {
   Builder& builder = a.builder();
   const Value result = minimum(a, b);
-  return is_floating(a) ? builder.select(isnan(a), b, builder.select(isnan(b), a, result))
-                        : result;
+  return is_floating(a) ? builder.select(isnan(a), b, builder.select(isnan(b), a, result)) : result;
 }
 
 Value atan2(const Value& a, const Value& b) { return a.builder().atan2(a, b); }
@@ -268,9 +264,9 @@ Value hypot(const Value& a, const Value& b) {
   Builder& builder = a.builder();
   const Value x = abs(a), y = abs(b);
   const Value large = maximum(x, y), small = minimum(x, y);
-  const Value ratio = small / large;   // keeps the squares from overflowing
-  const Value safe = builder.select(is(Compare::kEq, large, 0), zeros_like(a),
-                                    large * sqrt(ratio * ratio + 1));
+  const Value ratio = small / large;  // keeps the squares from overflowing
+  const Value safe =
+      builder.select(is(Compare::kEq, large, 0), zeros_like(a), large * sqrt(ratio * ratio + 1));
   return builder.select(builder.or_(isinf(a), isinf(b)), builder.like(a, kInf), safe);
 }
 
@@ -300,8 +296,8 @@ Value logaddexp(const Value& a, const Value& b) {
     const Value large = builder.select(a_larger, a, b), small = builder.select(a_larger, b, a);
     const Value equal_infinities =
         builder.and_(builder.eq(builder.real(a), builder.real(b)), isinf(builder.real(a)));
-    const Value at_infinity = builder.select(is(Compare::kLt, builder.real(a), 0), large,
-                                             log(exp(large) + exp(small)));
+    const Value at_infinity =
+        builder.select(is(Compare::kLt, builder.real(a), 0), large, log(exp(large) + exp(small)));
     return builder.select(equal_infinities, at_infinity, large + log1p(exp(small - large)));
   }
   const Value sum = maximum(a, b) + log1p(exp(-abs(a - b)));
@@ -310,8 +306,7 @@ Value logaddexp(const Value& a, const Value& b) {
 
 Value logaddexp2(const Value& a, const Value& b) {
   Builder& builder = a.builder();
-  const Value sum =
-      maximum(a, b) + log1p(exp2(-abs(a - b))) * (1 / std::numbers::ln2);
+  const Value sum = maximum(a, b) + log1p(exp2(-abs(a - b))) * (1 / std::numbers::ln2);
   return builder.select(builder.and_(isinf(a), builder.eq(a, b)), a, sum);
 }
 
@@ -320,8 +315,8 @@ Value gcd(const Value& a, const Value& b) {
   // Euclid on all elements at once, until every one has reached zero.
   const auto unfinished = [&](const Values& state) -> Values {
     const Value open = is(Compare::kNe, state[1], 0);
-    return {builder.reduce(open, builder.scalar(0, DType::kBool), range(open.rank()),
-                           Reduction::kOr)};
+    return {
+        builder.reduce(open, builder.scalar(0, DType::kBool), range(open.rank()), Reduction::kOr)};
   };
   const auto step = [&](const Values& state) -> Values {
     const Value done = is(Compare::kEq, state[1], 0);

@@ -26,14 +26,14 @@ Value is(Compare direction, const Value& x, double value);
 Value choose(const Value& pred, double constant, const Value& otherwise);
 
 // --- one operand, any dtype -------------------------------------------------------------------
-Value abs(const Value& x);   // complex -> real
+Value abs(const Value& x);  // complex -> real
 Value neg(const Value& x);
-Value sign(const Value& x);   // NaN -> 0, as CPU's kernel
-Value sgn(const Value& x);    // complex: x / |x|
+Value sign(const Value& x);  // NaN -> 0, as CPU's kernel
+Value sgn(const Value& x);   // complex: x / |x|
 Value ceil(const Value& x);
 Value floor(const Value& x);
 Value trunc(const Value& x);
-Value round(const Value& x);   // half to even
+Value round(const Value& x);  // half to even
 Value frac(const Value& x);
 Value bitwise_not(const Value& x);
 Value conj_physical(const Value& x);
@@ -71,20 +71,20 @@ Value acosh(const Value& x);
 Value atanh(const Value& x);
 Value sigmoid(const Value& x);
 Value sinc(const Value& x);
-Value angle(const Value& x);   // complex -> real
+Value angle(const Value& x);  // complex -> real
 
 // --- two operands -----------------------------------------------------------------------------
 Value add(const Value& a, const Value& b);
 Value sub(const Value& a, const Value& b);
 Value mul(const Value& a, const Value& b);
-Value div(const Value& a, const Value& b);         // floating or complex
-Value div_floor(const Value& a, const Value& b);   // by integer zero: unspecified value
-Value fmod(const Value& a, const Value& b);        // sign of the dividend
-Value remainder(const Value& a, const Value& b);   // sign of the divisor
+Value div(const Value& a, const Value& b);        // floating or complex
+Value div_floor(const Value& a, const Value& b);  // by integer zero: unspecified value
+Value fmod(const Value& a, const Value& b);       // sign of the dividend
+Value remainder(const Value& a, const Value& b);  // sign of the divisor
 Value pow(const Value& a, const Value& b);
-Value maximum(const Value& a, const Value& b);   // NaN propagates
+Value maximum(const Value& a, const Value& b);  // NaN propagates
 Value minimum(const Value& a, const Value& b);
-Value fmax(const Value& a, const Value& b);   // NaN loses
+Value fmax(const Value& a, const Value& b);  // NaN loses
 Value fmin(const Value& a, const Value& b);
 Value atan2(const Value& a, const Value& b);
 Value hypot(const Value& a, const Value& b);

@@ -15,7 +15,7 @@ std::string_view second_name(const Call& c) {
       return name;
     }
   }
-  return "n";   // the orthogonal polynomials
+  return "n";  // the orthogonal polynomials
 }
 
 // Without the opmath: the dtype of the result as PyTorch sees it.
@@ -149,7 +149,7 @@ void add_binary(Entries& t) {
       {"div.Tensor", lower_float_binary<math::div>},
       {"div.Tensor_mode", lower_div_mode},
       {"floor_divide", lower_binary<math::div_floor>},
-      {"floor_divide_.Tensor", lower_binary<math::div_floor>},   // not named as the functional is
+      {"floor_divide_.Tensor", lower_binary<math::div_floor>},  // not named as the functional is
       {"fmod.Tensor", lower_binary<math::fmod>},
       {"remainder.Tensor", lower_binary<math::remainder>},
       {"remainder.Scalar_Tensor", lower_remainder_scalar_tensor},
@@ -195,9 +195,12 @@ void add_binary(Entries& t) {
   for (const auto& [name, lower] : entries) {
     t.push_back({.name = name, .lower = lower, .cpu_scalars = true});
   }
-  t.push_back({.name = "pow.Tensor_Scalar",
-               .lower = lower_pow_tensor_scalar,
-               .special = math::known_exponents()});
+  // The in-place forms of pow have overload names of their own.
+  t.push_back({.name = "pow_.Tensor", .lower = lower_binary<math::pow>, .cpu_scalars = true});
+  for (std::string_view name : {"pow.Tensor_Scalar", "pow_.Scalar"}) {
+    t.push_back(
+        {.name = name, .lower = lower_pow_tensor_scalar, .special = math::known_exponents()});
+  }
 }
 
 }  // namespace torch_tpu::ops

@@ -2,6 +2,7 @@
 // Predicates (isnan ...) are in compare.cpp, activations in activation.cpp.
 #include <cmath>
 #include <limits>
+#include <numbers>
 
 #include "csrc/ops/elementwise.h"
 #include "csrc/ops/special.h"
@@ -19,7 +20,7 @@ Values lower_unary(Call& c) {
 // Floating functions: half types in f32, integers in the float type of the output.
 template <math::Unary f>
 Values lower_float_unary(Call& c) {
-  const Value x = c.tensor(c.has("self") ? "self" : "x");   // the newer special_ ops say x
+  const Value x = c.tensor(c.has("self") ? "self" : "x");  // the newer special_ ops say x
   const Value result = f(cast(x, float_dtype(x.dtype(), c.out().dtype)));
   check_castable(result.dtype(), c.out().dtype);
   return {result};
@@ -28,6 +29,19 @@ Values lower_float_unary(Call& c) {
 Values lower_polygamma(Call& c) {
   const Value x = c.tensor("self");
   return {math::polygamma(c.integer("n"), cast(x, float_dtype(x.dtype(), c.out().dtype)))};
+}
+
+// log of the multivariate gamma function: p terms of lgamma.
+Values lower_mvlgamma(Call& c) {
+  const Value self = c.tensor("self");
+  const Value x = cast(self, float_dtype(self.dtype(), c.out().dtype));
+  const int64_t p = c.integer("p");
+  const double order = static_cast<double>(p);
+  Value sum = c.b.like(x, order * (order - 1) / 4 * std::log(std::numbers::pi));
+  for (int64_t i = 0; i < p; ++i) {
+    sum = sum + math::lgamma(x - 0.5 * static_cast<double>(i));
+  }
+  return {sum};
 }
 
 Values lower_round_decimals(Call& c) {
@@ -56,10 +70,14 @@ Values lower_logit(Call& c) {
 
 double largest(DType t) {
   switch (t) {
-    case DType::kF16: return 65504;
-    case DType::kBF16: return 0x1.FEp127;
-    case DType::kF64: return std::numeric_limits<double>::max();
-    default: return std::numeric_limits<float>::max();
+    case DType::kF16:
+      return 65504;
+    case DType::kBF16:
+      return 0x1.FEp127;
+    case DType::kF64:
+      return std::numeric_limits<double>::max();
+    default:
+      return std::numeric_limits<float>::max();
   }
 }
 
@@ -78,8 +96,8 @@ Values lower_nan_to_num(Call& c) {
   const Value posinf = replacement("posinf", largest(t));
   const Value neginf = replacement("neginf", -largest(t));
   const auto replace = [&](const Value& x) {
-    const Value finite = b.select(math::isposinf(x), posinf,
-                                  b.select(math::isneginf(x), neginf, x));
+    const Value finite =
+        b.select(math::isposinf(x), posinf, b.select(math::isneginf(x), neginf, x));
     return b.select(math::isnan(x), nan, finite);
   };
   if (is_complex(self.dtype())) {
@@ -183,6 +201,7 @@ void add_unary(Entries& t) {
       {"lgamma", lower_float_unary<math::lgamma>},
       {"digamma", lower_float_unary<math::digamma>},
       {"polygamma", lower_polygamma},
+      {"mvlgamma", lower_mvlgamma},
       {"i0", lower_float_unary<math::i0>},
       {"special_i0e", lower_float_unary<math::i0e>},
       {"special_i1", lower_float_unary<math::i1>},

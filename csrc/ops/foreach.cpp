@@ -1,6 +1,7 @@
 // The _foreach_ ops: one program with one output per list element, by the formulas of the single
 // ops. The result of element i is computed in the dtype PyTorch expects of output i, half types in
-// f32; operands broadcast per element.
+// f32; operands broadcast per element. _foreach_copy_ and _foreach_clone have no entry: through
+// their composite kernels each copy shares its source's value, or crosses devices.
 #include <cmath>
 #include <map>
 
@@ -31,15 +32,12 @@ Values lower_foreach_float(Call& c) {
   return results;
 }
 
-Value same(const Value& x) { return x; }
-Value zero(const Value& x) { return zeros_like(x); }
 Value largest(const Value& x) { return reduce_max(x, range(x.rank())); }
 
-Values lower_foreach_copy(Call& c) {
+Values lower_foreach_zero(Call& c) {
   Values results;
-  for (const Value& src : c.tensors("src")) {
-    const Type& out = c.out(results.size());
-    results.push_back(operand(src, out.dtype, out.dims));
+  for (size_t i = 0; i < c.num_outputs(); ++i) {
+    results.push_back(full(c.b, 0, c.out(i).dtype, c.out(i).dims));
   }
   return results;
 }
@@ -76,10 +74,14 @@ class Others {
  private:
   Values fetch(DType t) {
     switch (kind_) {
-      case Other::kList: return c_.tensors(name_);
-      case Other::kTensor: return {cast(c_.tensor(name_), t)};
-      case Other::kScalar: return {c_.scalar(name_, t)};
-      case Other::kScalarList: return c_.scalars(name_, t);
+      case Other::kList:
+        return c_.tensors(name_);
+      case Other::kTensor:
+        return {cast(c_.tensor(name_), t)};
+      case Other::kScalar:
+        return {c_.scalar(name_, t)};
+      case Other::kScalarList:
+        return c_.scalars(name_, t);
     }
     return {};
   }
@@ -194,8 +196,7 @@ Value power_sum(const Value& x, double p) {
     return reduce_sum(cast(nonzero, magnitude.dtype()), all);
   }
   const Value known = math::pow_known(magnitude, p);
-  return reduce_sum(
-      known ? known : math::pow(magnitude, x.builder().like(magnitude, p)), all);
+  return reduce_sum(known ? known : math::pow(magnitude, x.builder().like(magnitude, p)), all);
 }
 
 Value vector_norm(const Value& x, double p) {
@@ -235,10 +236,7 @@ void add_foreach(Entries& t) {
       {"_foreach_trunc", lower_foreach<math::trunc>},
       {"_foreach_round", lower_foreach<math::round>},
       {"_foreach_frac", lower_foreach<math::frac>},
-      {"_foreach_zero", lower_foreach<zero>},
-      {"_foreach_clone", lower_foreach<same>},
       {"_foreach_max", lower_foreach<largest>},
-      {"_foreach_copy", lower_foreach_copy},
       {"_foreach_reciprocal", lower_foreach_float<math::reciprocal>},
       {"_foreach_sqrt", lower_foreach_float<math::sqrt>},
       {"_foreach_rsqrt", lower_foreach_float<math::rsqrt>},
@@ -310,15 +308,14 @@ void add_foreach(Entries& t) {
   for (const auto& [name, lower] : with_tensor) {
     t.push_back({.name = name, .lower = lower, .cpu_scalars = true});
   }
+  t.push_back({.name = "_foreach_zero", .lower = lower_foreach_zero, .overwrites = true});
   t.push_back({.name = "_foreach_pow.Scalar",
                .lower = lower_foreach_pow_scalar,
                .special = math::known_exponents()});
-  t.push_back({.name = "_foreach_norm.Scalar",
-               .lower = lower_foreach_norm<vector_norm>,
-               .keyed = {"ord"}});
-  t.push_back({.name = "_foreach_powsum.Scalar",
-               .lower = lower_foreach_norm<power_sum>,
-               .keyed = {"ord"}});
+  t.push_back(
+      {.name = "_foreach_norm.Scalar", .lower = lower_foreach_norm<vector_norm>, .keyed = {"ord"}});
+  t.push_back(
+      {.name = "_foreach_powsum.Scalar", .lower = lower_foreach_norm<power_sum>, .keyed = {"ord"}});
 }
 
 }  // namespace torch_tpu::ops

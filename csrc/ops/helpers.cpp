@@ -59,7 +59,7 @@ int64_t wrap_dim(int64_t dim, int64_t rank) {
 
 Dims wrap_dims(const Dims& dims, int64_t rank, bool empty_is_all) {
   if (rank == 0) {
-    return {};   // dim 0 of a scalar: nothing to reduce
+    return {};  // dim 0 of a scalar: nothing to reduce
   }
   if (dims.empty()) {
     return empty_is_all ? range(rank) : Dims{};
@@ -107,7 +107,7 @@ Value cast(const Value& x, DType dtype) {
     return x;
   }
   if (dtype == DType::kBool) {
-    return b.ne(x, zeros_like(x));   // NaN is true
+    return b.ne(x, zeros_like(x));  // NaN is true
   }
   if (is_complex(from) && !is_complex(dtype)) {
     return cast(b.real(x), dtype);

@@ -10,7 +10,7 @@ DType opmath(DType dtype);
 // opmath for floats and complex, f32 for integers and bool.
 DType float_math(DType dtype);
 
-int64_t wrap_dim(int64_t dim, int64_t rank);   // rank 0 counts as rank 1
+int64_t wrap_dim(int64_t dim, int64_t rank);  // rank 0 counts as rank 1
 // Wraps, sorts, removes duplicates; empty means all dims when `empty_is_all`.
 Dims wrap_dims(const Dims& dims, int64_t rank, bool empty_is_all = true);
 Dims range(int64_t n);
@@ -18,7 +18,7 @@ Dims without(const Dims& all, const Dims& dropped_positions);
 // Shape with the given positions set to 1.
 Dims keep_dims(const Dims& shape, const Dims& reduced);
 
-Value cast(const Value& x, DType dtype);   // Builder::convert, with bool and float->int as PyTorch
+Value cast(const Value& x, DType dtype);  // Builder::convert, with bool and float->int as PyTorch
 Value zeros_like(const Value& x);
 Value ones_like(const Value& x);
 Value full(Builder& b, double value, DType dtype, const Dims& dims);
@@ -28,10 +28,10 @@ Dims broadcast_shape(const Dims& a, const Dims& b);
 
 // Reduces over `dims` (already wrapped). keepdim leaves ones.
 Value reduce_sum(const Value& x, const Dims& dims, bool keepdim = false);
-Value reduce_max(const Value& x, const Dims& dims, bool keepdim = false);   // NaN propagates
+Value reduce_max(const Value& x, const Dims& dims, bool keepdim = false);  // NaN propagates
 Value reduce_min(const Value& x, const Dims& dims, bool keepdim = false);
 Value reduce_prod(const Value& x, const Dims& dims, bool keepdim = false);
-Value reduce_mean(const Value& x, const Dims& dims, bool keepdim = false);   // x is floating
+Value reduce_mean(const Value& x, const Dims& dims, bool keepdim = false);  // x is floating
 // Sums `x` down to `shape` (the gradient of a broadcast).
 Value sum_to(const Value& x, const Dims& shape);
 // Puts a value reduced without keepdim back: inserts dims at `positions` and broadcasts to `shape`.

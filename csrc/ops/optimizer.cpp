@@ -7,7 +7,7 @@
 namespace torch_tpu::ops {
 namespace {
 
-constexpr DType kWide = DType::kF64;   // of step counts and what is derived from them
+constexpr DType kWide = DType::kF64;  // of step counts and what is derived from them
 
 // A float hyperparameter (or a 0-d lr tensor), one for the whole group.
 class Hyperparameter {
@@ -17,7 +17,7 @@ class Hyperparameter {
   Value as(DType dtype, const Dims& dims) const { return operand(wide_, dtype, dims); }
 
  private:
-  Value wide_;   // 0-d
+  Value wide_;  // 0-d
 };
 
 Value as_scalar(const Value& x) { return x.builder().reshape(x, {}); }
@@ -117,7 +117,7 @@ Values lower_fused_adam(Call& c) {
 
 Values lower_fused_sgd(Call& c) {
   const Values params = c.tensors("self"), grads = c.tensors("grads");
-  const Values buffers = c.tensors("momentum_buffer_list");   // empty without momentum
+  const Values buffers = c.tensors("momentum_buffer_list");  // empty without momentum
   const Hyperparameter lr = learning_rate(c);
   const Hyperparameter weight_decay = hyper(c, "weight_decay"), momentum = hyper(c, "momentum");
   const Hyperparameter fresh = 1.0 - hyper(c, "dampening").wide();
@@ -135,8 +135,7 @@ Values lower_fused_sgd(Call& c) {
     grad = grad + param * weight_decay.as(t, dims);
     if (!buffers.empty()) {
       const Value old = cast(buffers[i], t);
-      const Value buffer =
-          first ? grad : momentum.as(t, dims) * old + fresh.as(t, dims) * grad;
+      const Value buffer = first ? grad : momentum.as(t, dims) * old + fresh.as(t, dims) * grad;
       new_buffers.push_back(scaling.keep(buffer, buffers[i]));
       grad = nesterov ? grad + momentum.as(t, dims) * buffer : buffer;
     }
@@ -196,8 +195,8 @@ Values lower_amp_unscale(Call& c) {
   Values results;
   for (const Value& grad : c.tensors("self")) {
     const Value infinite = b.not_(math::isfinite(grad));
-    bad = b.or_(bad, b.reduce(infinite, b.scalar(0, DType::kBool), range(grad.rank()),
-                              Reduction::kOr));
+    bad = b.or_(bad,
+                b.reduce(infinite, b.scalar(0, DType::kBool), range(grad.rank()), Reduction::kOr));
     const DType t = opmath(grad.dtype());
     results.push_back(cast(cast(grad, t) * operand(inv_scale, t, grad.dims()), grad.dtype()));
   }
@@ -218,8 +217,7 @@ Values lower_amp_update_scale(Call& c) {
   const Value good = b.select(b.and_(due, math::isfinite(grown)), grown, scale);
   const Value shrunk = scale * c.scalar("scale_backoff_factor", t);
   const Value count = b.select(b.or_(bad, due), zeros_like(next), next);
-  return {b.reshape(b.select(bad, shrunk, good), self.dims()),
-          b.reshape(count, tracker.dims())};
+  return {b.reshape(b.select(bad, shrunk, good), self.dims()), b.reshape(count, tracker.dims())};
 }
 
 }  // namespace
@@ -236,7 +234,7 @@ void add_optimizer(Entries& t) {
       {"_fused_adagrad_.tensor_lr", lower_fused_adagrad<false>},
   };
   for (const auto& [name, lower] : steps) {
-    t.push_back({.name = name, .lower = lower, .cpu_scalars = true});   // lr may be on the host
+    t.push_back({.name = name, .lower = lower, .cpu_scalars = true});  // lr may be on the host
   }
   t.push_back({.name = "_amp_foreach_non_finite_check_and_unscale_", .lower = lower_amp_unscale});
   t.push_back({.name = "_amp_update_scale_", .lower = lower_amp_update_scale});

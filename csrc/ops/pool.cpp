@@ -4,6 +4,7 @@
 #include "csrc/ops/pool.h"
 
 #include <algorithm>
+#include <functional>
 #include <string>
 #include <utility>
 
@@ -23,15 +24,8 @@ Value along(const Value& line, const Dims& dims, int64_t dim) {
   return line.builder().broadcast_in_dim(line, dims, {dim});
 }
 
-// Whether `a` replaces the best so far, given that it comes later.
-Value replaces(const Value& a, const Value& best) {
-  Builder& b = a.builder();
-  const Value greater = b.gt(a, best);
-  return is_float(a.dtype()) ? b.or_(greater, b.ne(a, a)) : greater;
-}
-
-// The same for long windows: windows of `size`, `stride` apart along `dim` of padded operands, in
-// which index -1 marks padding.
+// The maximum over long windows along a dimension of padded operands, in which index -1 marks
+// padding.
 Best reduce_windows(const Best& padded, const PoolDim& d) {
   Builder& b = padded.value.builder();
   stablehlo::Window window;
@@ -70,39 +64,57 @@ Value pad_dim(const Value& x, int64_t dim, int64_t low, int64_t high, const Valu
   return x.builder().pad(x, fill, lows, highs);
 }
 
-// Positions along the pooled dimension, counted in elements of the plane, plus what was found so
-// far in the inner dimensions.
-Best pool_dim(const Best& best, const PoolDim& d, int64_t plane_stride) {
+// The first position inside the input of each window, in elements of the plane: it stands for a
+// window of nothing but -inf. Constant; broadcast along the pooled dimension of `dims`.
+Value first_positions(Builder& b, const PoolDim& d, int64_t plane_stride, DType t,
+                      const Dims& dims) {
+  std::vector<int64_t> first;
+  for (int64_t o = 0; o < d.out; ++o) {
+    int64_t at = o * d.stride - d.padding;
+    while (at < 0) at += d.dilation;
+    first.push_back(at * plane_stride);
+  }
+  return along(b.ints(first, Type(t, {d.out})), dims, d.dim);
+}
+
+// Pools one dimension. Indices become positions along it, in elements of the plane, plus those
+// found in the inner dimensions. `first` does the same for the windows' first positions.
+Best pool_dim(const Best& best, Value& first, const PoolDim& d, int64_t plane_stride) {
   Builder& b = best.value.builder();
   const DType t = best.index.dtype();
   const int64_t high = std::max<int64_t>(0, (d.out - 1) * d.stride + d.reach() - d.in - d.padding);
   const bool padded = d.padding > 0 || high > 0;
+  Dims dims = best.value.dims();
+  dims[d.dim] = d.out;
+  if (first) {
+    // What was found in the inner dimensions is the same all along this one.
+    first = b.broadcast_to(b.slice_dim(first, d.dim, 0, 1), dims);
+    first = first_positions(b, d, plane_stride, t, dims) + first;
+  }
   const Value values = pad_dim(best.value, d.dim, d.padding, high, b.lowest(best.value.dtype()));
   if (d.kernel > kMaxTaps) {
     const Value here = b.iota(best.index.type(), d.dim) * double(plane_stride) + best.index;
     return reduce_windows({values, pad_dim(here, d.dim, d.padding, high, b.scalar(-1, t))}, d);
   }
   const Value inner = pad_dim(best.index, d.dim, d.padding, high, b.scalar(0, t));
-  Dims dims = best.value.dims();
-  dims[d.dim] = d.out;
-  return best_of(d.kernel, [&](int64_t k) -> Tap {
+  const auto pick = [&](const Value& x, int64_t offset) {
+    return b.slice_dim(x, d.dim, offset, offset + (d.out - 1) * d.stride + 1, d.stride);
+  };
+  Best result;
+  if (padded) {
+    result = {b.broadcast_in_dim(b.lowest(best.value.dtype()), dims, {}), first};
+  }
+  for (int64_t k = 0; k < d.kernel; ++k) {
     const int64_t offset = k * d.dilation;
-    const auto pick = [&](const Value& x) {
-      return b.slice_dim(x, d.dim, offset, offset + (d.out - 1) * d.stride + 1, d.stride);
-    };
     const Value at = b.iota(Type(t, {d.out}), 0) * double(d.stride) + double(offset - d.padding);
-    Tap tap;
-    tap.value = pick(values);
-    tap.index = along(at * double(plane_stride), dims, d.dim) + pick(inner);
-    if (padded) {
-      const Value inside = b.and_(b.ge(at, zeros_like(at)), b.lt(at, b.like(at, double(d.in))));
-      tap.present = along(inside, dims, d.dim);
-    }
-    return tap;
-  });
+    result = better(result, {pick(values, offset),
+                             along(at * double(plane_stride), dims, d.dim) + pick(inner, offset)});
+  }
+  return result;
 }
 
-// Uneven windows: the taps are gathered.
+// Uneven windows: the taps are gathered. Short windows repeat their last element, which changes
+// nothing.
 Best adaptive_dim(const Best& best, const PoolDim& d, int64_t plane_stride) {
   Builder& b = best.value.builder();
   const DType t = best.index.dtype();
@@ -111,23 +123,19 @@ Best adaptive_dim(const Best& best, const PoolDim& d, int64_t plane_stride) {
   for (const Band::Row& row : windows.rows) taps = std::max(taps, row.weights.size());
   Dims dims = best.value.dims();
   dims[d.dim] = d.out;
-  return best_of(static_cast<int64_t>(taps), [&](int64_t k) -> Tap {
-    std::vector<int64_t> positions, present;
+  Best result;
+  for (int64_t k = 0; k < static_cast<int64_t>(taps); ++k) {
+    std::vector<int64_t> positions;
     for (const Band::Row& row : windows.rows) {
       const int64_t size = static_cast<int64_t>(row.weights.size());
       positions.push_back(row.start + std::min(k, size - 1));
-      present.push_back(k < size);
     }
     const Value at = b.ints(positions, Type(DType::kS32, {d.out}));
-    Tap tap;
-    tap.value = take_rows(best.value, at, d.dim);
-    tap.index = along(b.convert(at, t) * double(plane_stride), dims, d.dim) +
-                take_rows(best.index, at, d.dim);
-    if (std::find(present.begin(), present.end(), 0) != present.end()) {
-      tap.present = along(b.ints(present, Type(DType::kBool, {d.out})), dims, d.dim);
-    }
-    return tap;
-  });
+    const Value index = along(b.convert(at, t) * double(plane_stride), dims, d.dim);
+    result = better(result,
+                    {take_rows(best.value, at, d.dim), index + take_rows(best.index, at, d.dim)});
+  }
+  return result;
 }
 
 int64_t plane_of(const std::vector<PoolDim>& pools) {
@@ -140,6 +148,7 @@ int64_t plane_of(const std::vector<PoolDim>& pools) {
 Values max_pool(const Value& x, const std::vector<PoolDim>& pools, bool adaptive) {
   Builder& b = x.builder();
   Best best = {x, b.splat(0, Type(index_dtype(plane_of(pools)), x.dims()))};
+  Value first = adaptive ? Value() : best.index;
   std::vector<std::pair<int64_t, int64_t>> untouched;  // dimension and its stride in the plane
   int64_t plane_stride = 1;
   for (auto d = pools.rbegin(); d != pools.rend(); ++d) {
@@ -148,9 +157,9 @@ Values max_pool(const Value& x, const std::vector<PoolDim>& pools, bool adaptive
     if (adaptive && d->in == d->out) {
       untouched.emplace_back(d->dim, plane_stride);
     } else if (!adaptive) {
-      best = pool_dim(best, *d, plane_stride);
+      best = pool_dim(best, first, *d, plane_stride);
     } else if (d->in % d->out == 0) {
-      best = pool_dim(best, even, plane_stride);
+      best = pool_dim(best, first, even, plane_stride);
     } else {
       best = adaptive_dim(best, *d, plane_stride);
     }
@@ -276,25 +285,12 @@ Values lower_max_unpool(Call& c) {
 
 }  // namespace
 
-Best best_of(int64_t taps, const std::function<Tap(int64_t)>& tap_at) {
-  Best best;
-  for (int64_t t = 0; t < taps; ++t) {
-    const Tap tap = tap_at(t);
-    Builder& b = tap.value.builder();
-    if (!best.value) {
-      best = {tap.value, tap.index};
-      if (tap.present) best.index = b.select(tap.present, best.index, b.like(best.index, -1));
-      continue;
-    }
-    Value take = replaces(tap.value, best.value);
-    if (tap.present) {
-      // The first position inside the input stands for a window of nothing but -inf.
-      const Value first = b.lt(best.index, zeros_like(best.index));
-      take = b.and_(tap.present, b.or_(take, first));
-    }
-    best = {b.select(take, tap.value, best.value), b.select(take, tap.index, best.index)};
-  }
-  return best;
+Best better(const Best& best, const Best& tap) {
+  if (!best.value) return tap;
+  Builder& b = tap.value.builder();
+  Value take = b.gt(tap.value, best.value);
+  if (is_float(tap.value.dtype())) take = b.or_(take, b.ne(tap.value, tap.value));
+  return {b.select(take, tap.value, best.value), b.select(take, tap.index, best.index)};
 }
 
 DType index_dtype(int64_t plane) { return plane < (int64_t{1} << 31) ? DType::kS32 : DType::kS64; }

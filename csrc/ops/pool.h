@@ -1,8 +1,6 @@
 // Window geometry shared by the pooling files.
 #pragma once
 
-#include <functional>
-
 #include "csrc/ops/table.h"
 
 namespace torch_tpu::ops {
@@ -30,15 +28,8 @@ struct Best {
   Value index;
 };
 
-// One tap of all windows along a dimension.
-struct Tap {
-  Value value;
-  Value index;
-  Value present;  // undefined: in every window
-};
-
-// The best of the taps 0 .. taps - 1, which come in memory order.
-Best best_of(int64_t taps, const std::function<Tap(int64_t)>& tap_at);
+// The better of the best so far (undefined: nothing yet) and a tap, which comes later in memory.
+Best better(const Best& best, const Best& tap);
 
 // Index type for positions in a plane.
 DType index_dtype(int64_t plane);

@@ -50,11 +50,14 @@ Values lower_fractional_max_pool(Call& c) {
     const Value starts = window_starts(sample, in[i], size, kernel[i]);
     dims[i + 1] = size;
     const Value first = b.broadcast_in_dim(starts, dims, {0, i + 1});
-    best = best_of(kernel[i], [&](int64_t k) -> Tap {
+    Best result;
+    for (int64_t k = 0; k < kernel[i]; ++k) {
       const Value at = first + double(k);
-      return {take_along(best.value, at, i + 1),
-              b.convert(at, t) * double(plane_stride) + take_along(best.index, at, i + 1), Value()};
-    });
+      const Value index = b.convert(at, t) * double(plane_stride);
+      result = better(
+          result, {take_along(best.value, at, i + 1), index + take_along(best.index, at, i + 1)});
+    }
+    best = result;
     plane_stride *= in[i];
   }
   return {b.reshape(best.value, out), b.reshape(best.index, out)};

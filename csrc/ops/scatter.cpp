@@ -106,7 +106,7 @@ Rows row_arguments(Call& c, const std::string& message, bool wrap = false) {
   const int64_t dim = wrap_dim(c.integer("dim"), self.rank());
   const int64_t size = self.dim(dim);
   const int64_t low = wrap ? -size : 0;
-  if (c.has("alpha")) {   // index_add alone has it, and alone raises RuntimeError
+  if (c.has("alpha")) {  // index_add alone has it, and alone raises RuntimeError
     c.check_range(index, low, size, out_of_bounds(dim, size));
   } else {
     c.check_index(index, low, size, message + out_of_bounds(dim, size));
@@ -378,10 +378,8 @@ void add_scatter(Entries& t) {
   t.push_back(
       {.name = "index_fill.int_Tensor", .lower = lower_index_fill_tensor, .cpu_scalars = true});
   t.push_back({.name = "index_reduce", .lower = lower_index_reduce});
-  t.push_back({.name = "index_put",
-               .lower = lower_index_put,
-               .cpu_scalars = true,
-               .expands_masks = true});
+  t.push_back(
+      {.name = "index_put", .lower = lower_index_put, .cpu_scalars = true, .expands_masks = true});
   t.push_back({.name = "_index_put_impl",
                .lower = lower_index_put,
                .cpu_scalars = true,

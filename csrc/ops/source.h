@@ -2,12 +2,12 @@
 // csrc/trace, read only through Call.
 #pragma once
 
-#include <ATen/core/ivalue.h>
-
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include <ATen/core/ivalue.h>
 
 #include "csrc/ops/call.h"
 
@@ -21,24 +21,24 @@ struct TensorInfo {
 
 struct Argument {
   std::string_view name;
-  c10::IValue value;                 // structural arguments; None for tensors
-  bool present = false;              // given and not None
+  c10::IValue value;     // structural arguments; None for tensors
+  bool present = false;  // given and not None
   bool is_list = false;
-  Values tensors;                    // one, or one per list element; undefined for None
-  std::vector<TensorInfo> infos;     // beside `tensors`
-  Values scalars;                    // runtime scalars as 0-d values (complex or real carrier)
-  std::vector<c10::ScalarType> scalar_types;   // Long, Double, Bool or ComplexDouble per Scalar
+  Values tensors;                 // one, or one per list element; undefined for None
+  std::vector<TensorInfo> infos;  // beside `tensors`
+  Values scalars;                 // runtime scalars as 0-d values (complex or real carrier)
+  std::vector<c10::ScalarType> scalar_types;  // Long, Double, Bool or ComplexDouble per Scalar
   std::optional<double> known;
 };
 
 // What a program reports when a value of its inputs is out of range.
 struct ValueCheck {
   std::string message;   // "{}" stands for the value
-  bool is_index = true;   // IndexError, else RuntimeError
+  bool is_index = true;  // IndexError, else RuntimeError
 };
 
 struct PendingCheck {
-  Value flag;   // s64[]: the offending value, or kNoViolation
+  Value flag;  // s64[]: the offending value, or kNoViolation
   ValueCheck what;
 };
 inline constexpr int64_t kNoViolation = INT64_MIN;
@@ -51,7 +51,7 @@ class Source {
   void check(Builder& b, const Value& value, int64_t low, int64_t high, ValueCheck what);
 
   const Argument* find(std::string_view name) const;
-  const Argument& at(std::string_view name) const;   // throws when the schema has no such argument
+  const Argument& at(std::string_view name) const;  // throws when the schema has no such argument
 };
 
 }  // namespace torch_tpu::ops

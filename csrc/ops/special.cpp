@@ -39,19 +39,29 @@ Value chebyshev(const Value& x, const std::vector<double>& coefficients) {
   return (b0 - b2) * 0.5;
 }
 
-Value erf(const Value& x) { return x.builder().erf(x); }
+Value erf(const Value& x) {
+  Builder& b = x.builder();
+  if (x.dtype() == DType::kF64) {
+    return b.erf(x);
+  }
+  // The f32 approximation stops at 1 - 3 ulp, where x * (1 - erf(x)) would grow without bound.
+  return b.select(is(Compare::kGt, abs(x), 3.925), sign(x), b.erf(x));
+}
+
 Value erfc(const Value& x) { return x.builder().erfc(x); }
 Value erfinv(const Value& x) { return x.builder().erf_inv(x); }
 
 // exp(x^2) erfc(x). For x >= 0 a Chebyshev series of (1 + 2x) erfcx(x) in (x - k) / (x + k).
 Value erfcx(const Value& x) {
   static const std::vector<double> kSeries = {
-      5.068148904796111e-17, 7.418235256624044e-17, -1.2507950530688648e-15, -1.864562880419313e-15,
-      3.3478119482868056e-14, 3.25254814814874e-14, -9.65469674843344e-13, 1.9455868545777347e-13,
-      2.86879501093067e-11, -6.318088340886684e-11, -7.754400208831351e-10, 4.521959811218287e-09,
-      1.076499946567091e-08, -2.1886401049234397e-07, 7.74038306619849e-07, 4.13902798607301e-06,
-      -6.916973302501207e-05, 0.0004907758365258086, -0.002413163540417608, 0.009074997670705265,
-      -0.026658668435305753, 0.05920993999819189, -0.08424913336651792, -0.004590054580646478,
+      5.068148904796111e-17,  7.418235256624044e-17,   -1.2507950530688648e-15,
+      -1.864562880419313e-15, 3.3478119482868056e-14,  3.25254814814874e-14,
+      -9.65469674843344e-13,  1.9455868545777347e-13,  2.86879501093067e-11,
+      -6.318088340886684e-11, -7.754400208831351e-10,  4.521959811218287e-09,
+      1.076499946567091e-08,  -2.1886401049234397e-07, 7.74038306619849e-07,
+      4.13902798607301e-06,   -6.916973302501207e-05,  0.0004907758365258086,
+      -0.002413163540417608,  0.009074997670705265,    -0.026658668435305753,
+      0.05920993999819189,    -0.08424913336651792,    -0.004590054580646478,
       2.3551578691348034};
   constexpr double k = 3.75;
   const Value y = abs(x);
@@ -62,26 +72,43 @@ Value erfcx(const Value& x) {
 
 // The inverse of the normal distribution function, after Cephes.
 Value ndtri(const Value& x) {
-  static const std::vector<double> P0 = {
-      -59.96335010141079, 98.00107541859997, -56.67628574690703, 13.931260938727968,
-      -1.2391658386738125};
-  static const std::vector<double> Q0 = {
-      1.0, 1.9544885833814176, 4.676279128988815, 86.36024213908905, -225.46268785411937,
-      200.26021238006066, -82.03722561683334, 15.90562251262117, -1.1833162112133};
+  static const std::vector<double> P0 = {-59.96335010141079, 98.00107541859997, -56.67628574690703,
+                                         13.931260938727968, -1.2391658386738125};
+  static const std::vector<double> Q0 = {1.0,
+                                         1.9544885833814176,
+                                         4.676279128988815,
+                                         86.36024213908905,
+                                         -225.46268785411937,
+                                         200.26021238006066,
+                                         -82.03722561683334,
+                                         15.90562251262117,
+                                         -1.1833162112133};
   static const std::vector<double> P1 = {
-      4.0554489230596245, 31.525109459989388, 57.16281922464213, 44.08050738932008,
-      14.684956192885803, 2.1866330685079025, -0.1402560791713545, -0.03504246268278482,
-      -0.0008574567851546854};
-  static const std::vector<double> Q1 = {
-      1.0, 15.779988325646675, 45.39076351288792, 41.3172038254672, 15.04253856929075,
-      2.504649462083094, -0.14218292285478779, -0.03808064076915783, -0.0009332594808954574};
+      4.0554489230596245,  31.525109459989388,   57.16281922464213,
+      44.08050738932008,   14.684956192885803,   2.1866330685079025,
+      -0.1402560791713545, -0.03504246268278482, -0.0008574567851546854};
+  static const std::vector<double> Q1 = {1.0,
+                                         15.779988325646675,
+                                         45.39076351288792,
+                                         41.3172038254672,
+                                         15.04253856929075,
+                                         2.504649462083094,
+                                         -0.14218292285478779,
+                                         -0.03808064076915783,
+                                         -0.0009332594808954574};
   static const std::vector<double> P2 = {
-      3.2377489177694603, 6.915228890689842, 3.9388102529247444, 1.3330346081580755,
-      0.20148538954917908, 0.012371663481782003, 0.00030158155350823543, 2.6580697468673755e-06,
-      6.239745391849833e-09};
-  static const std::vector<double> Q2 = {
-      1.0, 6.02427039364742, 3.6798356385616087, 1.3770209948908132, 0.21623699359449663,
-      0.013420400608854318, 0.00032801446468212774, 2.8924786474538068e-06, 6.790194080099813e-09};
+      3.2377489177694603,     6.915228890689842,      3.9388102529247444,
+      1.3330346081580755,     0.20148538954917908,    0.012371663481782003,
+      0.00030158155350823543, 2.6580697468673755e-06, 6.239745391849833e-09};
+  static const std::vector<double> Q2 = {1.0,
+                                         6.02427039364742,
+                                         3.6798356385616087,
+                                         1.3770209948908132,
+                                         0.21623699359449663,
+                                         0.013420400608854318,
+                                         0.00032801446468212774,
+                                         2.8924786474538068e-06,
+                                         6.790194080099813e-09};
   Builder& b = x.builder();
   constexpr double kExpMinus2 = 0.13533528323661269189;
   const Value upper = is(Compare::kGt, x, 1 - kExpMinus2);
@@ -140,8 +167,7 @@ Value trigamma(const Value& x) {
     y = y + 1;
   }
   const Value ixx = 1.0 / (y * y);
-  const Value series =
-      1.0 + 0.5 / y + ixx * (1.0 / 6 - ixx * (1.0 / 30 - ixx * (1.0 / 42)));
+  const Value series = 1.0 + 0.5 / y + ixx * (1.0 / 6 - ixx * (1.0 / 30 - ixx * (1.0 / 42)));
   sum = sum + series / y;
   return b.select(reflect, -sum, sum);
 }
@@ -163,19 +189,19 @@ Value polygamma(int64_t n, const Value& x) {
 // Hurwitz: sum over k of (q + k)^-x. Terms one by one up to q + k > 9, which takes more of them for
 // negative q, then the Euler-Maclaurin formula for the rest.
 Value zeta(const Value& x, const Value& q) {
-  static const std::vector<double> kBernoulli = {   // (2k)! / B2k
-      12.0,
-      -720.0,
-      30240.0,
-      -1209600.0,
-      47900160.0,
-      -1.8924375803183791606e9,
-      7.47242496e10,
-      -2.950130727918164224e12,
-      1.1646782814350067249e14,
-      -4.5979787224074726105e15,
-      1.8152105401943546773e17,
-      -7.1661652561756670113e18};
+  static const std::vector<double> kBernoulli = {// (2k)! / B2k
+                                                 12.0,
+                                                 -720.0,
+                                                 30240.0,
+                                                 -1209600.0,
+                                                 47900160.0,
+                                                 -1.8924375803183791606e9,
+                                                 7.47242496e10,
+                                                 -2.950130727918164224e12,
+                                                 1.1646782814350067249e14,
+                                                 -4.5979787224074726105e15,
+                                                 1.8152105401943546773e17,
+                                                 -7.1661652561756670113e18};
   Builder& b = x.builder();
   const double epsilon = x.dtype() == DType::kF64 ? 0x1p-53 : 0x1p-24;
   const auto power = [&](const Value& base) { return b.power(base, -x); };
@@ -195,7 +221,7 @@ Value zeta(const Value& x, const Value& q) {
             b.select(here, sum, state[3]), b.or_(state[4], b.and_(here, negligible))};
   };
   const Value nonpositive = is(Compare::kLe, q, 0);
-  const Value pole = b.and_(nonpositive, b.eq(q, floor(q)));   // q = -inf too: never start there
+  const Value pole = b.and_(nonpositive, b.eq(q, floor(q)));  // q = -inf too: never start there
   const Values inits = {b.scalar(0, x.dtype()), q, zeros_like(x), power(q), pole};
   const Values state = b.while_loop(inits, any_open, next);
   const Value w = state[1], term = state[2];

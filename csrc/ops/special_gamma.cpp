@@ -23,8 +23,7 @@ Value prefactor(const Value& a, const Value& x) {
   const Value inverse = 1.0 / a, square = inverse * inverse;
   const Value stirling =
       inverse * (1.0 / 12 - square * (1.0 / 360 - square * (1.0 / 1260 - square * (1.0 / 1680))));
-  const Value large =
-      sqrt(a * (0.5 * std::numbers::inv_pi)) * exp(a * (log1p(mu) - mu) - stirling);
+  const Value large = sqrt(a * (0.5 * std::numbers::inv_pi)) * exp(a * (log1p(mu) - mu) - stirling);
   return b.select(is(Compare::kGt, a, 10), large, direct);
 }
 
@@ -64,18 +63,23 @@ Value fraction(const Value& a, const Value& x, const Value& wanted) {
     const Value error = b.select(usable, abs((s[9] - r) / r), ones_like(r));
     const Value open = s[1];
     const Value result = b.select(b.and_(open, usable), r, s[9]);
-    const Value rescale = b.select(is(Compare::kGt, abs(pk), big), b.like(x, 1 / big),
-                                   ones_like(x));
-    return {s[0] + 1,       b.and_(open, is(Compare::kGt, error, epsilon(x))),
-            y,              z,
-            c,              pk * rescale,
-            s[5] * rescale, qk * rescale,
-            s[7] * rescale, result};
+    const Value rescale =
+        b.select(is(Compare::kGt, abs(pk), big), b.like(x, 1 / big), ones_like(x));
+    return {s[0] + 1,
+            b.and_(open, is(Compare::kGt, error, epsilon(x))),
+            y,
+            z,
+            c,
+            pk * rescale,
+            s[5] * rescale,
+            qk * rescale,
+            s[7] * rescale,
+            result};
   };
   const Value y = 1.0 - a, z = x + y + 1;
   const Value p1 = x + 1, q1 = z * x;
-  const Values inits = {b.scalar(0, x.dtype()), wanted, y, z, zeros_like(x), p1,
-                        ones_like(x), q1, x, p1 / q1};
+  const Values inits = {b.scalar(0, x.dtype()), wanted, y, z,      zeros_like(x), p1,
+                        ones_like(x),           q1,     x, p1 / q1};
   return b.while_loop(inits, any_open, next)[9];
 }
 
@@ -98,8 +102,8 @@ Value incomplete(const Value& a, const Value& x, bool complement) {
   const Value degenerate = is(Compare::kEq, a, 0);
   result = choose(b.and_(degenerate, is(Compare::kGt, x, 0)), all, result);
   result = choose(b.and_(degenerate, is(Compare::kEq, x, 0)), kNan, result);
-  const Value invalid = b.or_(b.or_(is(Compare::kLt, a, 0), is(Compare::kLt, x, 0)),
-                              b.or_(isnan(a), isnan(x)));
+  const Value invalid =
+      b.or_(b.or_(is(Compare::kLt, a, 0), is(Compare::kLt, x, 0)), b.or_(isnan(a), isnan(x)));
   return choose(invalid, kNan, result);
 }
 

@@ -22,7 +22,7 @@ Value recurrence(const Value& x, const Value& n, const Value& first, const Value
   const auto active = [&](const Values& state) {
     const Value m = b.broadcast_to(state[0], x.dims());
     const Value wanted = b.and_(b.le(m, n), b.not_(isnan(state[1])));
-    const Value countable = is(Compare::kLt, m, 0x1p24);   // f32 counts no further
+    const Value countable = is(Compare::kLt, m, 0x1p24);  // f32 counts no further
     return b.and_(b.and_(wanted, countable), b.not_(closed));
   };
   const auto unfinished = [&](const Values& state) -> Values {
@@ -44,9 +44,7 @@ Value zero_below(const Value& n, const Value& result) {
 }
 
 // (-1)^n
-Value alternating(const Value& n) {
-  return 1.0 - (n - floor(n * 0.5) * 2) * 2;
-}
+Value alternating(const Value& n) { return 1.0 - (n - floor(n * 0.5) * 2) * 2; }
 
 Value chebyshev_step(const Value& x, const Value&, const Value& q, const Value& p) {
   return (x + x) * q - p;
@@ -105,8 +103,7 @@ Value chebyshev(Kind kind, const Value& x, const Value& degree, double limit) {
       first = x + x + 1;
       at_one = n + n + 1;
       at_minus_one = alternating(n);
-      closed = b.select(is(Compare::kNe, cos(half), 1), sin((n + 0.5) * theta) / sin(half),
-                        at_one);
+      closed = b.select(is(Compare::kNe, cos(half), 1), sin((n + 0.5) * theta) / sin(half), at_one);
       break;
   }
   const Value inside = is(Compare::kLt, abs(x), 1);

@@ -16,7 +16,7 @@ namespace torch_tpu::ops {
 using Lowering = Values (*)(Call&);
 
 struct Entry {
-  std::string_view name;   // "add.Tensor": the functional form, without "aten::"
+  std::string_view name;  // "add.Tensor": the functional form, without "aten::"
   Lowering lower = nullptr;
 
   // TensorIterator ops: 0-d CPU tensors may mix with device tensors and become runtime scalars.
@@ -45,32 +45,32 @@ const std::vector<Entry>& table();
 
 // One function per family file; table.cpp calls them all.
 using Entries = std::vector<Entry>;
-void add_unary(Entries& t);          // elementwise_unary.cpp
-void add_binary(Entries& t);         // elementwise_binary.cpp
-void add_compare(Entries& t);        // compare.cpp: comparison, logical, bitwise, where, isnan...
-void add_activation(Entries& t);     // activation.cpp: activations and their backwards
-void add_foreach(Entries& t);        // foreach.cpp
-void add_optimizer(Entries& t);      // optimizer.cpp: _fused_adam_ ..., amp unscale
-void add_reduce(Entries& t);         // reduce.cpp
-void add_scan(Entries& t);           // scan.cpp: cumsum, cumprod, cummax, logcumsumexp
-void add_sort(Entries& t);           // sort.cpp: sort, topk, kthvalue, median, searchsorted
-void add_softmax(Entries& t);        // softmax.cpp
-void add_norm(Entries& t);           // norm.cpp: layer, group, rms, batch norm, with backwards
-void add_loss(Entries& t);           // loss.cpp
-void add_matmul(Entries& t);         // matmul.cpp
-void add_conv(Entries& t);           // conv.cpp
-void add_pool(Entries& t);           // pool.cpp
-void add_upsample(Entries& t);       // upsample.cpp
-void add_attention(Entries& t);      // attention.cpp
-void add_rnn(Entries& t);            // rnn.cpp
-void add_linalg(Entries& t);         // linalg.cpp
-void add_fft(Entries& t);            // fft.cpp
-void add_index(Entries& t);          // index.cpp: index, index_put, index_select, gather ...
-void add_scatter(Entries& t);        // scatter.cpp
-void add_embedding(Entries& t);      // embedding.cpp
-void add_shape(Entries& t);          // shape.cpp: cat, flip, roll, repeat, pad, tril, triu ...
-void add_copy(Entries& t);           // copy.cpp
-void add_create(Entries& t);         // create.cpp: fill, arange, linspace, eye, one_hot ...
-void add_random(Entries& t);         // random.cpp
+void add_unary(Entries& t);       // elementwise_unary.cpp
+void add_binary(Entries& t);      // elementwise_binary.cpp
+void add_compare(Entries& t);     // compare.cpp: comparison, logical, bitwise, where, isnan...
+void add_activation(Entries& t);  // activation.cpp: activations and their backwards
+void add_foreach(Entries& t);     // foreach.cpp
+void add_optimizer(Entries& t);   // optimizer.cpp: _fused_adam_ ..., amp unscale
+void add_reduce(Entries& t);      // reduce.cpp
+void add_scan(Entries& t);        // scan.cpp: cumsum, cumprod, cummax, logcumsumexp
+void add_sort(Entries& t);        // sort.cpp: sort, topk, kthvalue, median, searchsorted
+void add_softmax(Entries& t);     // softmax.cpp
+void add_norm(Entries& t);        // norm.cpp: layer, group, rms, batch norm, with backwards
+void add_loss(Entries& t);        // loss.cpp
+void add_matmul(Entries& t);      // matmul.cpp
+void add_conv(Entries& t);        // conv.cpp
+void add_pool(Entries& t);        // pool.cpp
+void add_upsample(Entries& t);    // upsample.cpp
+void add_attention(Entries& t);   // attention.cpp
+void add_rnn(Entries& t);         // rnn.cpp
+void add_linalg(Entries& t);      // linalg.cpp
+void add_fft(Entries& t);         // fft.cpp
+void add_index(Entries& t);       // index.cpp: index, index_put, index_select, gather ...
+void add_scatter(Entries& t);     // scatter.cpp
+void add_embedding(Entries& t);   // embedding.cpp
+void add_shape(Entries& t);       // shape.cpp: cat, flip, roll, repeat, pad, tril, triu ...
+void add_copy(Entries& t);        // copy.cpp
+void add_create(Entries& t);      // create.cpp: fill, arange, linspace, eye, one_hot ...
+void add_random(Entries& t);      // random.cpp
 
 }  // namespace torch_tpu::ops

@@ -27,13 +27,13 @@ struct DotDims {
 
 enum class Precision : uint8_t { kDefault, kHigh, kHighest };
 
-struct Window {   // one entry per dimension (reduce_window) or per spatial dimension (convolution)
-  Dims sizes;     // not used by convolution
+struct Window {  // one entry per dimension (reduce_window) or per spatial dimension (convolution)
+  Dims sizes;    // not used by convolution
   Dims strides;
   Dims padding_low, padding_high;
-  Dims base_dilation;     // lhs dilation; empty = all 1
-  Dims window_dilation;   // rhs dilation; empty = all 1
-  std::vector<bool> reversal;   // convolution only; empty = all false
+  Dims base_dilation;          // lhs dilation; empty = all 1
+  Dims window_dilation;        // rhs dilation; empty = all 1
+  std::vector<bool> reversal;  // convolution only; empty = all false
 };
 
 // Dimension numbers. Example for NCHW x OIHW -> NCHW:
@@ -71,18 +71,18 @@ enum class RngAlgorithm : uint8_t { kDefault, kThreeFry, kPhilox };
 
 struct CollectiveGroups {
   std::vector<std::vector<int64_t>> replica_groups;
-  std::optional<int64_t> channel_id;   // channel handle type 1 is implied
+  std::optional<int64_t> channel_id;  // channel handle type 1 is implied
   bool use_global_device_ids = false;
 };
 
 struct CustomCall {
   std::string target;
-  std::string backend_config;        // string form, escaped by the printer
-  std::string backend_config_dict;   // MLIR dictionary text ("{a = 1 : i64}"), used when not empty
-  int api_version = 2;               // 4 = typed FFI
+  std::string backend_config;       // string form, escaped by the printer
+  std::string backend_config_dict;  // MLIR dictionary text ("{a = 1 : i64}"), used when not empty
+  int api_version = 2;              // 4 = typed FFI
   bool has_side_effect = false;
-  std::vector<Dims> operand_layouts, result_layouts;   // minor-to-major; empty = unspecified
-  std::vector<std::pair<int64_t, int64_t>> output_operand_aliases;   // (output, operand)
+  std::vector<Dims> operand_layouts, result_layouts;  // minor-to-major; empty = unspecified
+  std::vector<std::pair<int64_t, int64_t>> output_operand_aliases;  // (output, operand)
 };
 
 }  // namespace torch_tpu::stablehlo

@@ -36,11 +36,11 @@ class Builder {
   std::string finish(const Values& results, std::string_view module_name = "program");
 
   // --- constants ------------------------------------------------------------------------------
-  Value splat(double value, const Type& type);   // exact for ints up to 2^53; complex: imag 0
+  Value splat(double value, const Type& type);  // exact for ints up to 2^53; complex: imag 0
   Value splat_int(int64_t value, const Type& type);
   Value splat_complex(std::complex<double> value, const Type& type);
   Value scalar(double value, DType dtype) { return splat(value, Type(dtype, {})); }
-  Value like(const Value& x, double value);   // of x's type, bounded or not
+  Value like(const Value& x, double value);  // of x's type, bounded or not
   Value ints(const std::vector<int64_t>& values, const Type& type);
   Value floats(const std::vector<double>& values, const Type& type);
   // Identity elements as scalars: -inf/+inf for floats, the extreme values for integers and bool.
@@ -49,7 +49,7 @@ class Builder {
   Value iota(const Type& type, int64_t dim);
 
   // --- elementwise, one operand ---------------------------------------------------------------
-  Value abs(const Value& x);   // complex -> real
+  Value abs(const Value& x);  // complex -> real
   Value cbrt(const Value& x);
   Value ceil(const Value& x);
   Value count_leading_zeros(const Value& x);
@@ -92,11 +92,11 @@ class Builder {
   Value sinh(const Value& x);
 
   // --- elementwise, two and three operands ----------------------------------------------------
-  Value add(const Value& a, const Value& b);   // logical or on bool
+  Value add(const Value& a, const Value& b);  // logical or on bool
   Value subtract(const Value& a, const Value& b);
   Value multiply(const Value& a, const Value& b);   // logical and on bool
   Value divide(const Value& a, const Value& b);     // integers truncate
-  Value remainder(const Value& a, const Value& b);   // sign of the dividend
+  Value remainder(const Value& a, const Value& b);  // sign of the dividend
   Value maximum(const Value& a, const Value& b);
   Value minimum(const Value& a, const Value& b);
   Value power(const Value& a, const Value& b);
@@ -108,9 +108,9 @@ class Builder {
   Value shift_right_arithmetic(const Value& a, const Value& b);
   Value shift_right_logical(const Value& a, const Value& b);
   Value complex(const Value& real, const Value& imag);
-  Value next_after(const Value& a, const Value& b);   // chlo
-  Value polygamma(const Value& n, const Value& x);    // chlo
-  Value zeta(const Value& x, const Value& q);         // chlo
+  Value next_after(const Value& a, const Value& b);  // chlo
+  Value polygamma(const Value& n, const Value& x);   // chlo
+  Value zeta(const Value& x, const Value& q);        // chlo
   Value compare(Compare direction, const Value& a, const Value& b);
   Value eq(const Value& a, const Value& b) { return compare(Compare::kEq, a, b); }
   Value ne(const Value& a, const Value& b) { return compare(Compare::kNe, a, b); }
@@ -122,16 +122,16 @@ class Builder {
   Value clamp(const Value& low, const Value& x, const Value& high);
 
   // --- types ----------------------------------------------------------------------------------
-  Value convert(const Value& x, DType dtype);   // no-op when it already has it
+  Value convert(const Value& x, DType dtype);  // no-op when it already has it
   Value bitcast_convert(const Value& x, const Type& type);
   Value reduce_precision(const Value& x, int exponent_bits, int mantissa_bits);
 
   // --- shapes ---------------------------------------------------------------------------------
-  Value reshape(const Value& x, const Dims& dims);   // no-op when it already has them
+  Value reshape(const Value& x, const Dims& dims);  // no-op when it already has them
   Value broadcast_in_dim(const Value& x, const Dims& dims, const Dims& broadcast_dims);
   // Numpy rules: aligns the trailing dimensions. No-op when the shape is already right.
   Value broadcast_to(const Value& x, const Dims& dims);
-  Value transpose(const Value& x, const Dims& permutation);   // no-op for the identity
+  Value transpose(const Value& x, const Dims& permutation);  // no-op for the identity
   Value reverse(const Value& x, const Dims& dims);
   Value slice(const Value& x, const Dims& starts, const Dims& limits, const Dims& strides = {});
   // One dimension of x, the others whole.
@@ -141,7 +141,7 @@ class Builder {
   Value concatenate(const Values& xs, int64_t dim);
   Value dynamic_slice(const Value& x, const Values& starts, const Dims& sizes);
   Value dynamic_update_slice(const Value& x, const Value& update, const Values& starts);
-  Value set_dimension_size(const Value& x, const Value& size, int64_t dim);   // bounded, or static
+  Value set_dimension_size(const Value& x, const Value& size, int64_t dim);  // bounded, or static
   Value get_dimension_size(const Value& x, int64_t dim);
   // broadcast_to the reference's shape; its dynamic dimensions get the reference's runtime sizes.
   Value broadcast_like(const Value& x, const Value& reference);
@@ -157,7 +157,7 @@ class Builder {
                 bool unique_indices = false);
   // Several operands sorted together; the comparator gets (a0, b0, a1, b1, ...) scalars.
   Values sort(const Values& xs, int64_t dim, bool stable, const Region& comparator);
-  Values top_k(const Value& x, int64_t k);   // chlo: (values, i32 indices) over the last dimension
+  Values top_k(const Value& x, int64_t k);  // chlo: (values, i32 indices) over the last dimension
 
   // --- reductions and windows -----------------------------------------------------------------
   // `init` is a scalar and the identity of the body: XLA may use it more than once. The reduced
@@ -175,9 +175,9 @@ class Builder {
   // Result dims: batch, free dims of a, free dims of b. `result_dtype` may widen (bf16 -> f32).
   Value dot_general(const Value& a, const Value& b, const DotDims& dims, DType result_dtype,
                     Precision precision = Precision::kDefault);
-  Value convolution(const Value& x, const Value& kernel, const Window& window,
-                    const ConvDims& dims, int64_t feature_groups, int64_t batch_groups,
-                    DType result_dtype, Precision precision = Precision::kDefault);
+  Value convolution(const Value& x, const Value& kernel, const Window& window, const ConvDims& dims,
+                    int64_t feature_groups, int64_t batch_groups, DType result_dtype,
+                    Precision precision = Precision::kDefault);
   Value fft(const Value& x, FftType type, const Dims& lengths);
   Value cholesky(const Value& x, bool lower);
   Value triangular_solve(const Value& a, const Value& b, bool left_side, bool lower,

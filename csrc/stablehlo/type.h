@@ -33,13 +33,13 @@ using Dims = std::vector<int64_t>;
 // MLIR spelling: i1, i8 ... ui64, f8E4M3FN, bf16, complex<f32>.
 std::string_view dtype_name(DType dtype);
 int64_t dtype_bytes(DType dtype);
-bool is_float(DType dtype);      // real floating point, float8 included
+bool is_float(DType dtype);  // real floating point, float8 included
 bool is_complex(DType dtype);
-bool is_integer(DType dtype);    // signed or unsigned, not bool
-bool is_unsigned(DType dtype);   // unsigned integers, bool included
+bool is_integer(DType dtype);   // signed or unsigned, not bool
+bool is_unsigned(DType dtype);  // unsigned integers, bool included
 bool is_signed_integer(DType dtype);
-DType real_of(DType complex_dtype);   // c64 -> f32; a real dtype is returned as it is
-DType complex_of(DType real_dtype);   // f32 -> c64, f64 -> c128
+DType real_of(DType complex_dtype);  // c64 -> f32; a real dtype is returned as it is
+DType complex_of(DType real_dtype);  // f32 -> c64, f64 -> c128
 
 // A ranked tensor type. `bounds` is empty for static types; otherwise it has one entry per
 // dimension, the upper bound where dims[i] is dynamic (dims[i] == kDynamic) and kDynamic elsewhere.
@@ -54,9 +54,9 @@ struct Type {
   Type(DType dtype, Dims dims) : dtype(dtype), dims(std::move(dims)) {}
 
   int64_t rank() const { return static_cast<int64_t>(dims.size()); }
-  int64_t numel() const;   // of a static type
+  int64_t numel() const;  // of a static type
   bool is_static() const { return bounds.empty(); }
-  std::string str() const;   // tensor<2x3xf32>
+  std::string str() const;  // tensor<2x3xf32>
   bool operator==(const Type&) const = default;
 };
 

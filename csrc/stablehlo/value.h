@@ -24,7 +24,7 @@ class Value {
   DType dtype() const { return type().dtype; }
   int64_t rank() const { return type().rank(); }
   int64_t numel() const { return type().numel(); }
-  int64_t dim(int64_t i) const;   // negative counts from the end
+  int64_t dim(int64_t i) const;  // negative counts from the end
 
  private:
   Builder* builder_ = nullptr;

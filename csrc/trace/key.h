@@ -2,12 +2,12 @@
 // forgotten word silently returns the wrong program. Compared word by word, never by hash alone.
 #pragma once
 
-#include <c10/util/SmallVector.h>
-
 #include <bit>
 #include <cstdint>
 #include <cstring>
 #include <string_view>
+
+#include <c10/util/SmallVector.h>
 
 #include "csrc/base/hash.h"
 #include "csrc/trace/shape.h"

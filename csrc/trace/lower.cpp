@@ -75,7 +75,8 @@ class NodeLowering {
       Value value;
       switch (tensor.form) {
         case TensorArg::Form::kNone:
-        case TensorArg::Form::kWriteOnly: break;
+        case TensorArg::Form::kWriteOnly:
+          break;
         case TensorArg::Form::kScalar:
           value = ops::cast(scalar(tensor.scalar), ops::to_dtype(tensor.dtype));
           break;
@@ -117,16 +118,15 @@ class NodeLowering {
   }
 
   Lowered finish(Values values) {
-    TORCH_INTERNAL_ASSERT(
-        node_.shapes_from_lowering || values.size() == node_.results.size(), node_.name,
-        ": the lowering gave ", values.size(), " values where ", node_.results.size(),
-        " are expected");
+    TORCH_INTERNAL_ASSERT(node_.shapes_from_lowering || values.size() == node_.results.size(),
+                          node_.name, ": the lowering gave ", values.size(), " values where ",
+                          node_.results.size(), " are expected");
     if (node_.shapes_from_lowering && node_.results.size() < values.size()) {
       node_.results.resize(values.size());
     }
     Lowered lowered;
     Values outputs;
-    Values written(node_.tensors.size());   // the newest base, per written tensor
+    Values written(node_.tensors.size());  // the newest base, per written tensor
     for (size_t i = 0; i < values.size(); ++i) {
       Result& result = node_.results[i];
       if (!values[i].defined()) {
@@ -146,9 +146,8 @@ class NodeLowering {
       Value value = ops::cast(values[i], dtype);
       if (result.write >= 0 && !result.whole) {
         const TensorArg& target = node_.tensors[static_cast<size_t>(result.write)];
-        const Value under = target.same_cell >= 0
-                                ? written[static_cast<size_t>(target.same_cell)]
-                                : base(target);
+        const Value under =
+            target.same_cell >= 0 ? written[static_cast<size_t>(target.same_cell)] : base(target);
         value = write_view(under, target.base_strides, target.geometry, value);
       }
       if (result.write >= 0) {
@@ -183,9 +182,12 @@ class NodeLowering {
 
 DType carrier_dtype(Carrier carrier) {
   switch (carrier) {
-    case Carrier::kF32: return DType::kF32;
-    case Carrier::kF64: return DType::kF64;
-    case Carrier::kS64: return DType::kS64;
+    case Carrier::kF32:
+      return DType::kF32;
+    case Carrier::kF64:
+      return DType::kF64;
+    case Carrier::kS64:
+      return DType::kS64;
   }
   return DType::kF32;
 }

@@ -12,8 +12,8 @@
 namespace torch_tpu::trace {
 
 struct Lowered {
-  std::string text;   // the module
-  std::vector<stablehlo::Type> outputs;   // types of the results, flags excluded
+  std::string text;                      // the module
+  std::vector<stablehlo::Type> outputs;  // types of the results, flags excluded
   std::vector<ops::ValueCheck> checks;
 };
 

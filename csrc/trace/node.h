@@ -3,12 +3,12 @@
 // device memory, so it can be lowered at any time, alone or with others.
 #pragma once
 
-#include <ATen/core/ivalue.h>
-
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include <ATen/core/ivalue.h>
 
 #include "csrc/ops/table.h"
 #include "csrc/trace/shape.h"
@@ -21,37 +21,37 @@ inline constexpr int kNumCarriers = 3;
 stablehlo::DType carrier_dtype(Carrier carrier);
 
 struct ScalarArg {
-  c10::ScalarType type = c10::ScalarType::Double;   // Long, Bool, Double or ComplexDouble
+  c10::ScalarType type = c10::ScalarType::Double;  // Long, Bool, Double or ComplexDouble
   Carrier carrier = Carrier::kF32;
-  int slot = 0;   // complex scalars take two
-  std::optional<double> known;   // part of the key instead of a slot
+  int slot = 0;                 // complex scalars take two
+  std::optional<double> known;  // part of the key instead of a slot
 };
 
 // How a tensor argument gets its elements.
 struct TensorArg {
   enum class Form : uint8_t {
-    kNone,     // None or undefined
-    kBase,     // a view (or all) of the base value that is input `input`
-    kZeros,    // reads uninitialised memory
-    kScalar,   // a 0-d CPU tensor, given as runtime scalar
-    kWriteOnly,   // an out= argument whose old contents do not matter
+    kNone,       // None or undefined
+    kBase,       // a view (or all) of the base value that is input `input`
+    kZeros,      // reads uninitialised memory
+    kScalar,     // a 0-d CPU tensor, given as runtime scalar
+    kWriteOnly,  // an out= argument whose old contents do not matter
   };
   Form form = Form::kNone;
   c10::ScalarType dtype = c10::ScalarType::Undefined;
   bool wrapped_number = false;
   bool donated = false;
-  bool conj = false;   // lazy bits: the stored elements are read conjugated, negated
+  bool conj = false;  // lazy bits: the stored elements are read conjugated, negated
   bool neg = false;
   Geometry geometry;
   int input = -1;
-  int same_cell = -1;   // an earlier written tensor of the same cell: this write goes on top of it
-  stablehlo::Type base;   // of the value in the cell; for kZeros what the storage would hold
+  int same_cell = -1;    // an earlier written tensor of the same cell: this write goes on top of it
+  stablehlo::Type base;  // of the value in the cell; for kZeros what the storage would hold
   Shape base_strides;
   ScalarArg scalar;
 };
 
 struct NodeArg {
-  std::string_view name;   // points into the op's schema
+  std::string_view name;  // points into the op's schema
   c10::IValue value;
   bool present = false;
   bool is_list = false;
@@ -66,19 +66,19 @@ struct Result {
   c10::ScalarType dtype = c10::ScalarType::Undefined;
   Shape sizes;
   Shape strides;
-  int write = -1;   // index into tensors when it is written there, else a new tensor
-  bool whole = true;   // the write replaces all of the storage
+  int write = -1;     // index into tensors when it is written there, else a new tensor
+  bool whole = true;  // the write replaces all of the storage
 };
 
 struct Node {
   const ops::Entry* entry = nullptr;
-  std::string name;   // schema name as called, "aten::add_.Tensor"
+  std::string name;  // schema name as called, "aten::add_.Tensor"
   std::vector<NodeArg> args;
   std::vector<TensorArg> tensors;
   std::vector<Result> results;
   int num_inputs = 0;
   int pack_sizes[kNumCarriers] = {0, 0, 0};
-  bool shapes_from_lowering = false;   // Entry::no_meta: results' sizes are filled by lowering
+  bool shapes_from_lowering = false;  // Entry::no_meta: results' sizes are filled by lowering
 };
 
 }  // namespace torch_tpu::trace

@@ -1,12 +1,12 @@
 // A compiled program and what a caller needs to run it without looking at the op again.
 #pragma once
 
-#include <c10/core/ScalarType.h>
-#include <c10/util/intrusive_ptr.h>
-
 #include <atomic>
 #include <string>
 #include <vector>
+
+#include <c10/core/ScalarType.h>
+#include <c10/util/intrusive_ptr.h>
 
 #include "csrc/ops/source.h"
 #include "csrc/pjrt/executable.h"
@@ -21,19 +21,19 @@ struct Program final : public c10::intrusive_ptr_target {
 
   struct Output {
     bool defined = true;
-    stablehlo::DType value_dtype = stablehlo::DType::kF32;   // of the value in the cell
-    c10::ScalarType dtype = c10::ScalarType::Undefined;       // of the tensor
-    Shape sizes;     // of the new tensor
+    stablehlo::DType value_dtype = stablehlo::DType::kF32;  // of the value in the cell
+    c10::ScalarType dtype = c10::ScalarType::Undefined;     // of the tensor
+    Shape sizes;                                            // of the new tensor
     Shape strides;
-    Shape base_sizes;   // of the value (the written cell's base for a write through a view)
+    Shape base_sizes;  // of the value (the written cell's base for a write through a view)
     Shape base_strides;
     int64_t bytes = 0;
-    int write = -1;   // index among the call's tensors, or -1 for a new tensor
+    int write = -1;  // index among the call's tensors, or -1 for a new tensor
   };
   std::vector<Output> outputs;
-  std::vector<c10::IValue> numbers;   // per return of the op: what is not a tensor
+  std::vector<c10::IValue> numbers;  // per return of the op: what is not a tensor
   std::vector<ops::ValueCheck> checks;
-  int64_t new_bytes = 0;   // what running it allocates
+  int64_t new_bytes = 0;  // what running it allocates
   int pack_sizes[kNumCarriers] = {0, 0, 0};
 
   // An out= call whose tensors must first be resized: nothing is compiled; resize and call again.

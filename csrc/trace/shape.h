@@ -1,10 +1,10 @@
 // Small shapes: inline up to 5 dims (TensorImpl's own limit), no heap on the hot path.
 #pragma once
 
+#include <cstdint>
+
 #include <c10/util/ArrayRef.h>
 #include <c10/util/SmallVector.h>
-
-#include <cstdint>
 
 namespace torch_tpu::trace {
 

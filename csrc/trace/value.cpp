@@ -1,13 +1,13 @@
 #include "csrc/trace/value.h"
 
-#include <c10/util/Exception.h>
-
 #include <algorithm>
 #include <cstdio>
 #include <exception>
 #include <iterator>
 #include <memory>
 #include <vector>
+
+#include <c10/util/Exception.h>
 
 #include "csrc/base/env.h"
 #include "csrc/pjrt/runtime.h"
@@ -270,8 +270,8 @@ void Ledger::throw_out_of_memory(int64_t bytes, const std::string& detail) {
     counts_.out_of_memory += 1;
     current = counts_.current_bytes;
   }
-  std::string text = "TPU out of memory. Tried to allocate " + format_bytes(bytes) + ". tpu:" +
-                     std::to_string(device_) + " holds " + format_bytes(current);
+  std::string text = "TPU out of memory. Tried to allocate " + format_bytes(bytes) +
+                     ". tpu:" + std::to_string(device_) + " holds " + format_bytes(current);
   const int64_t total = pjrt::Runtime::get().device_memory(device_);
   if (total > 0) text += " of " + format_bytes(total);
   text += " in live tensors. " + detail +

@@ -3,8 +3,6 @@
 // to wait for without asking for an event per launch.
 #pragma once
 
-#include <c10/util/intrusive_ptr.h>
-
 #include <array>
 #include <atomic>
 #include <cstdint>
@@ -13,6 +11,8 @@
 #include <mutex>
 #include <string>
 #include <vector>
+
+#include <c10/util/intrusive_ptr.h>
 
 #include "csrc/pjrt/buffer.h"
 #include "csrc/stablehlo/type.h"
@@ -61,7 +61,7 @@ using ValuePtr = c10::intrusive_ptr<DeviceValue>;
 struct MemoryCounts {
   int64_t current_bytes = 0;
   int64_t peak_bytes = 0;
-  int64_t total_allocated = 0;   // since the start
+  int64_t total_allocated = 0;  // since the start
   int64_t total_freed = 0;
   int64_t current_values = 0;
   int64_t peak_values = 0;
@@ -94,7 +94,7 @@ class Ledger {
   // set_per_process_memory_fraction), or what the device has in all.
   void check_room(int64_t bytes);
   [[noreturn]] void throw_out_of_memory(int64_t bytes, const std::string& detail);
-  void set_limit(int64_t bytes);   // 0: none
+  void set_limit(int64_t bytes);  // 0: none
   int64_t limit() const { return limit_.load(std::memory_order_relaxed); }
 
  private:
@@ -105,17 +105,17 @@ class Ledger {
   // The rest is called under the lock.
   void unlink(DeviceValue* value) noexcept;
   void remember_dropped(const DeviceValue& value) noexcept;
-  void settle() noexcept;   // sorts out what has finished since
+  void settle() noexcept;  // sorts out what has finished since
 
   std::mutex mutex_;
   DeviceValue* head_ = nullptr;        // newest first: values not known to be ready
-  DeviceValue* ready_head_ = nullptr;   // values seen ready
+  DeviceValue* ready_head_ = nullptr;  // values seen ready
   MemoryCounts counts_;
   std::atomic<int64_t> limit_{0};
   int device_;
   // Work still running whose result nobody holds any more. Shared with the threads that wait.
   std::vector<std::shared_ptr<pjrt::Event>> dropped_;
-  size_t settle_at_ = 64;   // dropped values that make it worth looking which are done
+  size_t settle_at_ = 64;  // dropped values that make it worth looking which are done
 };
 
 }  // namespace torch_tpu::trace

@@ -1,7 +1,8 @@
 // The idea: write the view's non-trivial strides in descending order s0 > s1 > ... If each divides
 // the one before, the storage reshaped to [N/s0, s0/s1, ..., s_last] turns the view into a box of
-// that shape: a slice to read, a dynamic_update_slice to write. Steps (x[::2]), diagonals and splits
-// all come out as boxes. What does not (overlapping windows, odd strides) gathers or scatters.
+// that shape: a slice to read, a dynamic_update_slice to write. Steps (x[::2]), diagonals and
+// splits all come out as boxes. What does not (overlapping windows, odd strides) gathers or
+// scatters.
 #include "csrc/trace/view.h"
 
 #include <algorithm>
@@ -85,11 +86,11 @@ Value reinterpret(const Value& x, DType dtype) {
 // How a view lies in a storage of n elements, if it is a box of a reshaped storage.
 struct Box {
   bool valid = false;
-  Dims shape;    // the reshaped storage, its size rounded up to padded
+  Dims shape;  // the reshaped storage, its size rounded up to padded
   int64_t padded = 0;
   Dims starts;
   Dims limits;
-  Dims order;   // view dims (positions) in the order of the box's dims
+  Dims order;  // view dims (positions) in the order of the box's dims
 };
 
 Box find_box(int64_t n, const Geometry& view) {
@@ -101,7 +102,7 @@ Box find_box(int64_t n, const Geometry& view) {
     return view.strides[static_cast<size_t>(a)] > view.strides[static_cast<size_t>(b)];
   });
   int64_t rest = view.offset;
-  int64_t outer = 0;   // stride of the dim before; 0 for the first
+  int64_t outer = 0;  // stride of the dim before; 0 for the first
   for (int64_t position : box.order) {
     const int64_t size = view.sizes[static_cast<size_t>(position)];
     const int64_t stride = view.strides[static_cast<size_t>(position)];
@@ -121,7 +122,7 @@ Box find_box(int64_t n, const Geometry& view) {
     box.limits.push_back(start + size);
     outer = stride;
   }
-  if (box.order.empty()) {   // one element
+  if (box.order.empty()) {  // one element
     if (rest >= n) return box;
     box.padded = n;
     outer = n;
@@ -159,8 +160,8 @@ Value positions(Builder& b, const Geometry& view) {
   Value index = b.splat_int(view.offset, type);
   for (size_t i = 0; i < view.sizes.size(); ++i) {
     if (view.sizes[i] <= 1 || view.strides[i] == 0) continue;
-    index = index + b.multiply(b.iota(type, static_cast<int64_t>(i)),
-                               b.splat_int(view.strides[i], type));
+    index = index +
+            b.multiply(b.iota(type, static_cast<int64_t>(i)), b.splat_int(view.strides[i], type));
   }
   return index;
 }
@@ -257,8 +258,7 @@ Value write_view(const Value& base, ShapeRef base_strides, const Geometry& view,
       permutation.push_back(std::find(by_position.begin(), by_position.end(), position) -
                             by_position.begin());
     }
-    const Value part =
-        b.reshape(b.transpose(b.reshape(update, kept), permutation), sizes_of(box));
+    const Value part = b.reshape(b.transpose(b.reshape(update, kept), permutation), sizes_of(box));
     if (sizes_of(box) == box.shape) {
       written = part;
     } else {

@@ -7,8 +7,9 @@ import copy
 import pytest
 import torch
 import torch.nn.functional as F
-import torch_tpu
 from torch import Tensor, nn
+
+import torch_tpu
 
 
 def close(actual: Tensor, expected: Tensor, tol: float = 2e-4) -> None:
@@ -45,7 +46,8 @@ def test_attention_forward_backward(dtype: torch.dtype) -> None:
     expected.sum().backward()
     actual.sum().backward()
     for a, b in zip(tpu, cpu, strict=True):
-        assert a.grad is not None and b.grad is not None
+        assert a.grad is not None
+        assert b.grad is not None
         close(a.grad, b.grad, tol)
 
 
@@ -61,9 +63,7 @@ def test_training_steps() -> None:
         x = torch.randn(5, 3, 8, 8, generator=torch.Generator().manual_seed(step))
         y = torch.arange(5) % 4
         losses = []
-        for m, optimizer, device in zip(
-            (model, twin), optimizers, ("cpu", "tpu"), strict=True
-        ):
+        for m, optimizer, device in zip((model, twin), optimizers, ("cpu", "tpu"), strict=True):
             loss = F.cross_entropy(m(x.to(device)), y.to(device))
             optimizer.zero_grad()
             loss.backward()

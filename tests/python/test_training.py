@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
-import torch_tpu
 from torch import Tensor, nn
 
+import torch_tpu
+
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples"))
-from gpt import GPT, Config  # noqa: E402
+from gpt import GPT, Config
 
 Loss = Callable[[nn.Module, tuple[Tensor, ...]], Tensor]
 Optimizer = Callable[[nn.Module], torch.optim.Optimizer]

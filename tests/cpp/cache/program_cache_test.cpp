@@ -1,10 +1,10 @@
 // The program cache: structural equality, first one in wins, bounded size, threads.
 #include "csrc/cache/program_cache.h"
 
-#include <gtest/gtest.h>
-
 #include <thread>
 #include <vector>
+
+#include <gtest/gtest.h>
 
 namespace torch_tpu::cache {
 namespace {
@@ -38,7 +38,7 @@ TEST(ProgramCache, FindsWhatWasInserted) {
 
 TEST(ProgramCache, EqualHashesOfDifferentKeysAreDifferentPrograms) {
   ProgramCache cache(100);
-  const uint64_t hash = 42;   // a forced collision
+  const uint64_t hash = 42;  // a forced collision
   cache.insert(key_of(1, 2), hash, program("a"));
   EXPECT_FALSE(cache.find(key_of(2, 1), hash));
   cache.insert(key_of(2, 1), hash, program("b"));
@@ -58,7 +58,7 @@ TEST(ProgramCache, EvictsTheLeastRecentlyUsed) {
   ProgramCache cache(64);
   for (uint64_t i = 0; i < 64; ++i) cache.insert(key_of(i, 0), key_of(i, 0).hash(), program("x"));
   const trace::Key kept = key_of(0, 0);
-  ASSERT_TRUE(cache.find(kept, kept.hash()));   // now the most recent
+  ASSERT_TRUE(cache.find(kept, kept.hash()));  // now the most recent
   for (uint64_t i = 64; i < 72; ++i) cache.insert(key_of(i, 0), key_of(i, 0).hash(), program("x"));
   EXPECT_TRUE(cache.find(kept, kept.hash()));
   const trace::Key dropped = key_of(1, 0);

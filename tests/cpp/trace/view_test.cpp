@@ -2,9 +2,9 @@
 // against PyTorch's own views in tests/python/test_views.py.
 #include "csrc/trace/view.h"
 
-#include <gtest/gtest.h>
-
 #include <string>
+
+#include <gtest/gtest.h>
 
 namespace torch_tpu::trace {
 namespace {
@@ -57,9 +57,9 @@ TEST(View, ATransposeIsATranspose) {
 }
 
 TEST(View, StepsAndDiagonalsAreSlices) {
-  const Case step{{4, 8}, {8, 1}, {{4, 4}, {8, 2}, 1}};       // x[:, 1::2]
-  const Case diagonal{{4, 4}, {4, 1}, {{4}, {5}, 0}};          // x.diagonal()
-  const Case column{{4, 8}, {8, 1}, {{4}, {8}, 3}};            // x[:, 3]
+  const Case step{{4, 8}, {8, 1}, {{4, 4}, {8, 2}, 1}};  // x[:, 1::2]
+  const Case diagonal{{4, 4}, {4, 1}, {{4}, {5}, 0}};    // x.diagonal()
+  const Case column{{4, 8}, {8, 1}, {{4}, {8}, 3}};      // x[:, 3]
   for (const Case& c : {step, diagonal, column}) {
     EXPECT_FALSE(has(read(c), "gather"));
     EXPECT_FALSE(has(write(c), "scatter"));
@@ -74,7 +74,7 @@ TEST(View, ExpandIsABroadcast) {
 }
 
 TEST(View, OverlappingWindowsGather) {
-  EXPECT_TRUE(has(read({{10}, {1}, {{4, 3}, {2, 1}, 0}}), "gather"));   // unfold(0, 3, 2)
+  EXPECT_TRUE(has(read({{10}, {1}, {{4, 3}, {2, 1}, 0}}), "gather"));  // unfold(0, 3, 2)
 }
 
 TEST(View, ChannelsLastBaseReadsThroughATranspose) {

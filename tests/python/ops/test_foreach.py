@@ -52,10 +52,38 @@ def compare(actual, expected):
         )
 
 
-UNARY = (
-    "abs neg sign ceil floor trunc round frac reciprocal sqrt rsqrt exp expm1 log log2 log10 log1p "
-    "sin cos tan asin acos atan sinh cosh tanh sigmoid erf erfc lgamma"
-).split()
+UNARY = [
+    "abs",
+    "neg",
+    "sign",
+    "ceil",
+    "floor",
+    "trunc",
+    "round",
+    "frac",
+    "reciprocal",
+    "sqrt",
+    "rsqrt",
+    "exp",
+    "expm1",
+    "log",
+    "log2",
+    "log10",
+    "log1p",
+    "sin",
+    "cos",
+    "tan",
+    "asin",
+    "acos",
+    "atan",
+    "sinh",
+    "cosh",
+    "tanh",
+    "sigmoid",
+    "erf",
+    "erfc",
+    "lgamma",
+]
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -65,7 +93,7 @@ def test_unary(name, dtype):
     check("_foreach_" + name, tensors(dtype, low, high))
 
 
-BINARY = "add sub mul div maximum minimum clamp_min clamp_max pow".split()
+BINARY = ["add", "sub", "mul", "div", "maximum", "minimum", "clamp_min", "clamp_max", "pow"]
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -135,6 +163,8 @@ def test_copy_and_zero():
     source = tensors(torch.bfloat16, seed=3)
     torch._foreach_copy_(host, source)
     torch._foreach_copy_(device, on_device(source))
+    compare(device, host)
+    torch._foreach_copy_(device, host)  # from the host
     compare(device, host)
     torch._foreach_zero_(device)
     assert all((x == 0).all() for x in device)

@@ -107,7 +107,7 @@ def test_unpool3d():
     assert torch.equal(got.cpu(), want)
 
 
-@pytest.mark.parametrize("kernel", [3, 33])
+@pytest.mark.parametrize("kernel", [3, 33, (3, 33)])
 def test_ties_nan_and_infinity(kernel):
     """Values and indices are CPU's: the first of equals, the last NaN, -inf has a place, too."""
     x = torch.randint(0, 2, (2, 2, 40, 40)).float()
