@@ -1,5 +1,4 @@
 // Modes, programs, fallbacks and zero-copy transfers for Python.
-#include <frameobject.h>  // after Python.h
 
 #include "csrc/bindings/bindings.h"
 #include "csrc/cache/program_cache.h"

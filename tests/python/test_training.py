@@ -97,7 +97,7 @@ def test_gpt_adamw_50_steps(mode: torch_tpu.Mode) -> None:
 class ConvNet(nn.Module):
     """Convolutions with batch norm, pooling and a classifier."""
 
-    def __init__(self) -> None:
+    def __init__(self, activation: type[nn.Module] = nn.ReLU) -> None:
         super().__init__()
         layers: list[nn.Module] = []
         channels = 3
@@ -105,7 +105,7 @@ class ConvNet(nn.Module):
             layers += [
                 nn.Conv2d(channels, width, 3, stride, padding=1, bias=False),
                 nn.BatchNorm2d(width),
-                nn.ReLU(),
+                activation(),
             ]
             channels = width
         self.features = nn.Sequential(*layers, nn.MaxPool2d(2), nn.AdaptiveAvgPool2d(1))
@@ -124,14 +124,17 @@ def image_batches(count: int) -> list[tuple[Tensor, ...]]:
     ]
 
 
-def test_convnet_batchnorm_50_steps() -> None:
+# A value within rounding of zero may pass ReLU on one device only, and training then drifts apart;
+# with a smooth activation nothing hides behind that.
+@pytest.mark.parametrize(("activation", "rtol"), [(nn.SiLU, 1e-4), (nn.ReLU, 5e-2)])
+def test_convnet_batchnorm_50_steps(activation: type[nn.Module], rtol: float) -> None:
     torch.manual_seed(0)
     check_training(
-        ConvNet(),
+        ConvNet(activation),
         image_batches(50),
         class_loss,
         lambda m: torch.optim.SGD(m.parameters(), lr=0.02, momentum=0.9, weight_decay=1e-4),
-        rtol=2e-3,
+        rtol=rtol,
     )
 
 

@@ -122,7 +122,7 @@ def test_select(case, dtype):
             "index 7 is out of bounds for dimension 1 with size 4",
         ),
         (
-            lambda x, i: x.index_put((i,), torch.ones(4, device="tpu")),
+            lambda x, i: x.index_put((i,), torch.ones(4, device=x.device)),
             "index 7 is out of bounds for dimension 0 with size 3",
         ),
         (
@@ -132,7 +132,10 @@ def test_select(case, dtype):
     ],
 )
 def test_out_of_range(call, message):
+    # The type of the error is the CPU's too: IndexError for some ops, RuntimeError for others.
+    with pytest.raises((IndexError, RuntimeError)) as expected:
+        call(torch.zeros(3, 4), torch.tensor([7]))
     x = torch.zeros(3, 4, device="tpu")
     i = torch.tensor([7], device="tpu")
-    with pytest.raises(IndexError, match=message):
+    with pytest.raises(expected.type, match=message):
         call(x, i).cpu()

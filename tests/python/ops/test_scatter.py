@@ -249,5 +249,5 @@ def test_views(case, dtype):
 
 def test_masked_scatter_needs_enough_elements():
     x = torch.zeros(3, device="tpu")
-    with pytest.raises(IndexError, match="Number of elements of source < number of ones in mask"):
+    with pytest.raises(RuntimeError, match="Number of elements of source < number of ones in mask"):
         x.masked_scatter(x == 0, x[:2]).cpu()
