@@ -5,17 +5,18 @@ Parameters carry PyTorch's names and layouts, so that both start from the same w
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-from spec import CHAIN_OPS, CONVNET, GPT, LENGTHS, MLP, SHORT_GPT, Gpt
+from spec import CHAIN_OPS, CONVNET, GPT, LENGTHS, MLP, SHORT_GPT, Gpt, learning_rate
 from weights import integers, normal, parameter
 
 Work = Callable[[], float]
 Params = dict[str, Any]
-Update = Callable[[Params, Params, Any], tuple[Params, Any]]
+Update = Callable[[Params, Params, Any, Any], tuple[Params, Any]]
 
 
 def make_params(shapes: dict[str, tuple[int, ...]]) -> Params:
@@ -117,26 +118,26 @@ def convnet_logits(params: Params, running: Params, x: Any) -> tuple[Any, Params
     return linear(params, f"{3 * len(CONVNET.strides) + 2}", x.mean((2, 3))), kept
 
 
-def sgd(params: Params, grads: Params, state: Any) -> tuple[Params, Any]:
-    """torch.optim.SGD(lr=0.01)."""
-    return jax.tree.map(lambda p, g: p - 0.01 * g, params, grads), state
+def sgd(params: Params, grads: Params, state: Any, rate: Any) -> tuple[Params, Any]:
+    """torch.optim.SGD."""
+    return jax.tree.map(lambda p, g: p - rate * g, params, grads), state
 
 
-def momentum(params: Params, grads: Params, state: Any) -> tuple[Params, Any]:
-    """torch.optim.SGD(lr=0.01, momentum=0.9)."""
+def momentum(params: Params, grads: Params, state: Any, rate: Any) -> tuple[Params, Any]:
+    """torch.optim.SGD(momentum=0.9)."""
     state = jax.tree.map(lambda m, g: 0.9 * m + g, state, grads)
-    return jax.tree.map(lambda p, m: p - 0.01 * m, params, state), state
+    return jax.tree.map(lambda p, m: p - rate * m, params, state), state
 
 
-def adamw(params: Params, grads: Params, state: Any) -> tuple[Params, Any]:
-    """torch.optim.AdamW(lr=1e-3, weight_decay=0.01)."""
+def adamw(params: Params, grads: Params, state: Any, rate: Any) -> tuple[Params, Any]:
+    """torch.optim.AdamW(weight_decay=0.01)."""
     step = state["step"] + 1
     first = jax.tree.map(lambda m, g: 0.9 * m + 0.1 * g, state["first"], grads)
     second = jax.tree.map(lambda v, g: 0.999 * v + 0.001 * g * g, state["second"], grads)
-    rate, root = 1e-3 / (1 - 0.9**step), jnp.sqrt(1 - 0.999**step)
+    moved_by, root = rate / (1 - 0.9**step), jnp.sqrt(1 - 0.999**step)
 
     def moved(p: Any, m: Any, v: Any) -> Any:
-        return p * (1 - 1e-3 * 0.01) - rate * m / (jnp.sqrt(v) / root + 1e-8)
+        return p * (1 - rate * 0.01) - moved_by * m / (jnp.sqrt(v) / root + 1e-8)
 
     params = jax.tree.map(moved, params, first, second)
     return params, {"step": step, "first": first, "second": second}
@@ -147,25 +148,25 @@ def training(
     params: Params,
     data: Any,
     update: Update,
+    rate: float,
     state: Any,
     kept: Params | None = None,
 ) -> Work:
-    """One jitted step. `kept` is what the model keeps besides weights; all but the data is donated.
+    """One jitted step. `kept` is what the model keeps besides weights; all state is donated.
 
     The data is an argument: closed over, it would be a constant, and folded into the program.
     """
 
-    def step(
-        params: Params, state: Any, kept: Params, data: Any
-    ) -> tuple[Params, Any, Params, Any]:
+    def step(params: Params, state: Any, kept: Params, data: Any, rate: Any) -> tuple[Any, ...]:
         (loss, kept), grads = jax.value_and_grad(loss_of, has_aux=True)(params, kept, data)
-        return *update(params, grads, state), kept, loss
+        return *update(params, grads, state, rate), kept, loss
 
     jitted = jax.jit(step, donate_argnums=(0, 1, 2))
     carried: list[Any] = [params, state, kept or {}]
+    steps = itertools.count()
 
     def work() -> float:
-        *carried[:], loss = jitted(*carried, data)
+        *carried[:], loss = jitted(*carried, data, learning_rate(next(steps), rate))
         jax.block_until_ready(carried)
         return float(loss)
 
@@ -220,7 +221,7 @@ def mlp() -> Work:
             h = jax.nn.relu(h) if i + 1 < MLP.layers else h
         return ((h - y) ** 2).mean(), kept
 
-    return training(loss_of, make_params(shapes), data, sgd, ())
+    return training(loss_of, make_params(shapes), data, sgd, 0.01, ())
 
 
 def gpt() -> Work:
@@ -235,7 +236,7 @@ def gpt() -> Work:
 
     params = gpt_params(GPT)
     state = {"step": jnp.zeros(()), "first": zeros_like(params), "second": zeros_like(params)}
-    return training(loss_of, params, data, adamw, state)
+    return training(loss_of, params, data, adamw, 1e-3, state)
 
 
 def gpt_forward() -> Work:
@@ -261,7 +262,7 @@ def convnet() -> Work:
         return cross_entropy(logits, data[1]), kept
 
     params = convnet_params()
-    return training(loss_of, params, data, momentum, zeros_like(params), running)
+    return training(loss_of, params, data, momentum, 0.01, zeros_like(params), running)
 
 
 def lengths16() -> Work:

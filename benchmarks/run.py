@@ -123,7 +123,7 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument(
         "--contestants",
         metavar="A,B",
-        help=f"which, by name or by the part before the dash (default: all but {', '.join(OPTIONAL)})",
+        help=f"by name or the part before the dash (default: all but {', '.join(OPTIONAL)})",
     )
     parser.add_argument("--rounds", type=int, default=5, help="turns of each (default: 5)")
     parser.add_argument(

@@ -6,11 +6,23 @@ gives a number: the loss, or a sum of the result.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
-from spec import CHAIN_OPS, CONVNET, GPT, LENGTHS, MLP, SHORT_GPT, ConvNet, Gpt, Mlp
+from spec import (
+    CHAIN_OPS,
+    CONVNET,
+    GPT,
+    LENGTHS,
+    MLP,
+    SHORT_GPT,
+    ConvNet,
+    Gpt,
+    Mlp,
+    learning_rate,
+)
 from torch import Tensor, nn
 from weights import integers, normal, parameter
 
@@ -134,8 +146,11 @@ def training(
     optimizer: torch.optim.Optimizer,
 ) -> Work:
     """One step: forward, backward, update; done when the update is, not only the loss."""
+    rate = optimizer.param_groups[0]["lr"]
+    steps = itertools.count()
 
     def work() -> float:
+        optimizer.param_groups[0]["lr"] = learning_rate(next(steps), rate)
         loss = loss_of()
         optimizer.zero_grad()
         loss.backward()
