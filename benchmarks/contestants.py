@@ -18,7 +18,9 @@ PEER_INSTALL = (
     "python -m venv PEER && PEER/bin/pip install torch==2.13.0 torch-tpu xla-cpu-pjrt jax, "
     f"then set {PEER_PYTHON}=PEER/bin/python"
 )
-OPTIONAL = ("ours-debug", "peer-debug")
+# Taken only when asked for. One thread of PyTorch is steadier where others use the machine too: its
+# threads wait for each other by spinning.
+OPTIONAL = ("torch-1thread", "ours-debug", "peer-debug")
 
 
 @dataclass(frozen=True)
@@ -101,6 +103,9 @@ def find(reference: str) -> tuple[list[Contestant], list[str]]:
     left_out: list[str] = []
     autoload_off = {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
     found = [Contestant(f"torch-{reference}", "torch", reference, "-", env=autoload_off)]
+    if reference == "cpu":
+        one = {**autoload_off, "OMP_NUM_THREADS": "1"}
+        found.append(Contestant("torch-1thread", "torch", "cpu", "-", env=one))
     for mode in ("strict", "fused", "debug"):
         env = {"TORCH_TPU_MODE": mode, "TORCH_TPU_PLUGIN": reference}
         found.append(Contestant(f"ours-{mode}", "ours", "tpu", mode, env=env))

@@ -23,6 +23,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from child import Worker, WorkerError
 from contestants import OPTIONAL, Contestant, find
@@ -163,6 +164,18 @@ def choose(args: argparse.Namespace) -> list[Contestant]:
     return [c for c in found if c.name in asked or (c.kind in asked and c.name not in OPTIONAL)]
 
 
+def document(tables: list[Table], args: argparse.Namespace, load: float) -> dict[str, Any]:
+    """What --json writes."""
+    return {
+        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "cpus": os.cpu_count(),
+        "load": [load, os.getloadavg()[0]],
+        "reference": args.reference,
+        "rounds": args.rounds,
+        "workloads": {table.workload: table.json() for table in tables},
+    }
+
+
 def main() -> int:
     """Runs the workloads asked for; the exit code is 1 if one of ours failed."""
     args = parse_args()
@@ -176,18 +189,10 @@ def main() -> int:
     for work in works:
         tables.append(measure(work, chosen, args))
         print(tables[-1].text() + "\n", flush=True)
+        if args.json is not None:  # after each, so that a run cut short leaves what it has
+            args.json.write_text(json.dumps(document(tables, args, load), indent=1) + "\n")
     for which in ("best", "median", "first"):
         print(summary(tables, which) + "\n")
-    if args.json is not None:
-        document = {
-            "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-            "cpus": os.cpu_count(),
-            "load": [load, os.getloadavg()[0]],
-            "reference": args.reference,
-            "rounds": args.rounds,
-            "workloads": {table.workload: table.json() for table in tables},
-        }
-        args.json.write_text(json.dumps(document, indent=1) + "\n")
     ours = [r for table in tables for r in table.results if r.kind == "ours"]
     return 1 if any(r.failure for r in ours) else 0
 
