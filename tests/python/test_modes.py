@@ -7,6 +7,7 @@ import threading
 
 import pytest
 import torch
+from torch import library
 
 import torch_tpu
 
@@ -203,8 +204,8 @@ def test_coverage(run_python):
     out = run_python(
         """
         import torch, torch_tpu
-        torch.library.define("test::triple", "(Tensor x) -> Tensor")
-        torch.library.impl("test::triple", "cpu", lambda x: x * 3)
+        library.define("test::triple", "(Tensor x) -> Tensor")
+        library.impl("test::triple", "cpu", lambda x: x * 3)
         print(torch_tpu.coverage())
         for _ in range(2):
             print(torch.ops.test.triple(torch.ones(2, device="tpu")))
@@ -224,8 +225,8 @@ def test_fallback_can_be_an_error(run_python):
     out = run_python(
         """
         import torch
-        torch.library.define("test::triple", "(Tensor x) -> Tensor")
-        torch.library.impl("test::triple", "cpu", lambda x: x * 3)
+        library.define("test::triple", "(Tensor x) -> Tensor")
+        library.impl("test::triple", "cpu", lambda x: x * 3)
         try:
             torch.ops.test.triple(torch.ones(2, device="tpu"))
         except NotImplementedError as error:

@@ -1,8 +1,10 @@
 // Runs where the CUDA plugin or libtpu is installed: TORCH_TPU_TEST_SITE_PACKAGES
 // names the folders (separated by ':') to look in. Skipped elsewhere.
+#include <atomic>
 #include <chrono>
 #include <cstdlib>
 #include <sstream>
+#include <thread>
 
 #include "csrc/pjrt/plugin_resolve.h"
 #include "csrc/pjrt/topology.h"
@@ -45,13 +47,14 @@ TEST(Cuda, TransfersProgramsAndMemory) {
 
   const std::vector<float> six = {1, 2, 3, 4, 5, 6};
   const int64_t dims[] = {2, 3};
-  int released = 0;
+  std::atomic<int> released = 0;
   const Buffer a =
       client->from_host(six.data(), PJRT_Buffer_Type_F32, dims, {}, HostSemantics::kOnlyDuringCall,
                         device.raw(), [&] { ++released; });
   std::vector<float> got(6);
   a.copy_to_host(got.data(), 24).await();
   EXPECT_EQ(got, six);
+  while (released == 0) std::this_thread::yield();
   EXPECT_EQ(released, 1);
   a.copy_to_host(got.data(), 24, HostLayout::minor_to_major({0, 1})).await();
   EXPECT_EQ(got, (std::vector<float>{1, 4, 2, 5, 3, 6}));

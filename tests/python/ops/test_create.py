@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from ops.harness import ALL, FLOATS, INTS, Case, cases
 
 
-def both(make):
+def check_both(make):
     expected, actual = make("cpu"), make("tpu")
     assert actual.device.type == "tpu"
     assert actual.dtype == expected.dtype
@@ -17,12 +17,12 @@ def both(make):
 
 @pytest.mark.parametrize("dtype", ALL)
 def test_fill(dtype):
-    both(lambda d: torch.empty(2, 3, dtype=dtype, device=d).fill_(2))
-    both(lambda d: torch.empty(2, 3, dtype=dtype, device=d).fill_(torch.tensor(1)))
-    both(lambda d: torch.zeros(2, 3, dtype=dtype, device=d))
-    both(lambda d: torch.ones(0, dtype=dtype, device=d))
-    both(lambda d: torch.full((2,), 1, dtype=dtype, device=d))
-    both(lambda d: torch.full((), 1, dtype=dtype, device=d).zero_())
+    check_both(lambda d: torch.empty(2, 3, dtype=dtype, device=d).fill_(2))
+    check_both(lambda d: torch.empty(2, 3, dtype=dtype, device=d).fill_(torch.tensor(1)))
+    check_both(lambda d: torch.zeros(2, 3, dtype=dtype, device=d))
+    check_both(lambda d: torch.ones(0, dtype=dtype, device=d))
+    check_both(lambda d: torch.full((2,), 1, dtype=dtype, device=d))
+    check_both(lambda d: torch.full((), 1, dtype=dtype, device=d).zero_())
 
 
 @pytest.mark.parametrize(
@@ -30,36 +30,36 @@ def test_fill(dtype):
     [(5,), (0,), (1, 5), (5, 1, -2), (0.0, 1.0, 0.1), (-1.0, 1.0, 0.25), (0, 2**33, 2**31)],
 )
 def test_arange(bounds):
-    both(lambda d: torch.arange(*bounds, device=d))
+    check_both(lambda d: torch.arange(*bounds, device=d))
 
 
 def test_ranges():
-    both(lambda d: torch.arange(7, dtype=torch.bfloat16, device=d))
-    both(lambda d: torch.arange(0, 300, 0.7, dtype=torch.float32, device=d))
-    both(lambda d: torch.arange(0, 1, 0.01, dtype=torch.float64, device=d))
-    both(lambda d: torch.arange(3, out=torch.empty(3, dtype=torch.int32, device=d)))
+    check_both(lambda d: torch.arange(7, dtype=torch.bfloat16, device=d))
+    check_both(lambda d: torch.arange(0, 300, 0.7, dtype=torch.float32, device=d))
+    check_both(lambda d: torch.arange(0, 1, 0.01, dtype=torch.float64, device=d))
+    check_both(lambda d: torch.arange(3, out=torch.empty(3, dtype=torch.int32, device=d)))
     for steps in (0, 1, 2, 5, 100):
-        both(lambda d, n=steps: torch.linspace(-1, 2, n, device=d))
-        both(lambda d, n=steps: torch.logspace(-1, 2, n, device=d))
-    both(lambda d: torch.linspace(0, 10, 5, dtype=torch.int64, device=d))
-    both(lambda d: torch.linspace(0.1, 0.7, 5, dtype=torch.float64, device=d))
-    both(lambda d: torch.linspace(1, 2j, 5, dtype=torch.complex64, device=d))
-    both(lambda d: torch.logspace(0, 3, 4, base=2, device=d))
-    both(lambda d: torch.eye(3, device=d))
-    both(lambda d: torch.eye(3, 5, dtype=torch.bool, device=d))
-    both(lambda d: torch.eye(0, device=d))
+        check_both(lambda d, n=steps: torch.linspace(-1, 2, n, device=d))
+        check_both(lambda d, n=steps: torch.logspace(-1, 2, n, device=d))
+    check_both(lambda d: torch.linspace(0, 10, 5, dtype=torch.int64, device=d))
+    check_both(lambda d: torch.linspace(0.1, 0.7, 5, dtype=torch.float64, device=d))
+    check_both(lambda d: torch.linspace(1, 2j, 5, dtype=torch.complex64, device=d))
+    check_both(lambda d: torch.logspace(0, 3, 4, base=2, device=d))
+    check_both(lambda d: torch.eye(3, device=d))
+    check_both(lambda d: torch.eye(3, 5, dtype=torch.bool, device=d))
+    check_both(lambda d: torch.eye(0, device=d))
 
 
 @pytest.mark.filterwarnings("ignore:torch.range")
 def test_range():
-    both(lambda d: torch.range(1, 4, 0.5, device=d))
+    check_both(lambda d: torch.range(1, 4, 0.5, device=d))
 
 
 @pytest.mark.parametrize("offset", [-6, -2, 0, 1, 6])
 @pytest.mark.parametrize("shape", [(4, 5), (5, 3), (0, 3)])
 def test_triangle_indices(shape, offset):
-    both(lambda d: torch.tril_indices(*shape, offset, device=d))
-    both(lambda d: torch.triu_indices(*shape, offset, device=d))
+    check_both(lambda d: torch.tril_indices(*shape, offset, device=d))
+    check_both(lambda d: torch.triu_indices(*shape, offset, device=d))
 
 
 @cases(

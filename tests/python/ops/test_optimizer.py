@@ -29,7 +29,7 @@ def train(device, make, dtype=torch.float32, steps=4, scaler=None):
     return [x.detach().cpu() for x in [*parameters, *state]]
 
 
-def compare(make, **kwargs):
+def check_same(make, **kwargs):
     before = set(torch_tpu.coverage())
     expected, actual = train("cpu", make, **kwargs), train("tpu", make, **kwargs)
     for a, e in zip(actual, expected, strict=True):
@@ -56,26 +56,26 @@ SGD = [
 @pytest.mark.parametrize("options", ADAM, ids=str)
 @pytest.mark.parametrize("kind", [torch.optim.Adam, torch.optim.AdamW])
 def test_fused_adam(kind, options):
-    compare(lambda p: kind(p, **{"lr": 0.01, "fused": True, **options}))
+    check_same(lambda p: kind(p, **{"lr": 0.01, "fused": True, **options}))
 
 
 @pytest.mark.parametrize("options", SGD, ids=str)
 def test_fused_sgd(options):
-    compare(lambda p: torch.optim.SGD(p, lr=0.1, fused=True, **options))
+    check_same(lambda p: torch.optim.SGD(p, lr=0.1, fused=True, **options))
 
 
 @pytest.mark.parametrize("options", [{}, {"lr_decay": 0.1, "weight_decay": 0.1}], ids=str)
 def test_fused_adagrad(options):
-    compare(lambda p: torch.optim.Adagrad(p, lr=0.1, fused=True, **options))
+    check_same(lambda p: torch.optim.Adagrad(p, lr=0.1, fused=True, **options))
 
 
 def test_fused_adam_bfloat16():
-    compare(lambda p: torch.optim.AdamW(p, lr=0.01, fused=True), dtype=torch.bfloat16)
+    check_same(lambda p: torch.optim.AdamW(p, lr=0.01, fused=True), dtype=torch.bfloat16)
 
 
 @pytest.mark.parametrize("kind", [torch.optim.AdamW, torch.optim.SGD, torch.optim.Adagrad])
 def test_found_inf_skips_the_step(kind):
-    compare(lambda p: kind(p, lr=0.01, fused=True), scaler=True)
+    check_same(lambda p: kind(p, lr=0.01, fused=True), scaler=True)
 
 
 @pytest.mark.parametrize("foreach", [False, True])
@@ -90,7 +90,7 @@ def test_found_inf_skips_the_step(kind):
     ],
 )
 def test_not_fused(kind, foreach):
-    compare(lambda p: kind(p, lr=0.01, foreach=foreach))
+    check_same(lambda p: kind(p, lr=0.01, foreach=foreach))
 
 
 def test_a_new_learning_rate_does_not_compile():
