@@ -1,0 +1,122 @@
+"""When are two results the same? PyTorch's tolerances, and what cannot be compared by value."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch.testing._comparison import default_tolerances
+from torch.utils._pytree import tree_flatten, tree_map
+
+DEVICE = "tpu"
+
+# Draw random numbers or leave memory as it is: only dtypes, shapes and strides can agree.
+UNDEFINED_VALUES = {
+    *("bernoulli", "cauchy", "exponential", "geometric", "log_normal", "multinomial", "normal"),
+    *("uniform", "rand_like", "randn_like", "randint_like", "randn", "randint", "rand"),
+    *("empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided"),
+    *("nn.functional.dropout", "nn.functional.dropout2d", "nn.functional.dropout3d"),
+    *("nn.functional.alpha_dropout", "nn.functional.feature_alpha_dropout", "native_dropout"),
+    "nn.functional.fractional_max_pool2d",
+    "nn.functional.fractional_max_pool3d",
+    "nn.functional.rrelu",
+    # Random projections inside.
+    *("pca_lowrank", "svd_lowrank"),
+}
+
+
+class Mismatch(Exception):
+    """The device's result differs from the CPU's."""
+
+
+def move(tree: Any, device: str | torch.device) -> Any:
+    """The tree with its tensors on `device`: leaves with the same requires_grad."""
+
+    def one(x: Any) -> Any:
+        if isinstance(x, torch.Tensor):
+            return x.detach().to(device).requires_grad_(x.requires_grad)
+        if isinstance(x, torch.device):
+            return torch.device(device)
+        if isinstance(x, str) and x == "cpu":
+            return str(device)
+        return x
+
+    return tree_map(one, tree)
+
+
+def tensors_of(tree: Any) -> list[torch.Tensor]:
+    return [x for x in tree_flatten(tree)[0] if isinstance(x, torch.Tensor)]
+
+
+def tolerances_of(op: Any, dtype: torch.dtype) -> tuple[float, float]:
+    """(rtol, atol): the defaults of torch.testing, widened by what the OpInfo itself allows."""
+    rtol, atol = default_tolerances(dtype)
+    for info in getattr(op, "decorators", ()):
+        for decorator in getattr(info, "decorators", ()):
+            for found in _overrides(decorator, dtype):
+                rtol, atol = max(rtol, found.rtol), max(atol, found.atol)
+    return rtol, atol
+
+
+def _overrides(decorator: Any, dtype: torch.dtype) -> Iterator[Any]:
+    table = getattr(decorator, "d", None)
+    if isinstance(table, dict) and dtype in table:
+        yield table[dtype]
+
+
+def check_layout(actual: Any, expected: Any, *, strides: bool = False) -> None:
+    """Same structure, dtypes and shapes; tensors where the CPU gives tensors."""
+    a, spec_a = tree_flatten(actual)
+    e, spec_e = tree_flatten(expected)
+    if len(a) != len(e):
+        raise Mismatch(f"{len(a)} results ({spec_a}), CPU gives {len(e)} ({spec_e})")
+    for i, (x, y) in enumerate(zip(a, e, strict=True)):
+        if isinstance(x, torch.Tensor) != isinstance(y, torch.Tensor):
+            raise Mismatch(f"result {i} is {type(x).__name__}, CPU's is {type(y).__name__}")
+        if not isinstance(y, torch.Tensor):
+            continue
+        if x.dtype != y.dtype:
+            raise Mismatch(f"result {i} has dtype {x.dtype}, CPU's {y.dtype}")
+        if x.shape != y.shape:
+            raise Mismatch(f"result {i} has shape {tuple(x.shape)}, CPU's {tuple(y.shape)}")
+        if strides and x.layout == torch.strided and x.stride() != y.stride():
+            raise Mismatch(f"result {i} has strides {x.stride()}, CPU's {y.stride()}")
+
+
+def check_values(
+    actual: Any, expected: Any, rtol: float, atol: float, exact: Any = None, what: str = "result"
+) -> None:
+    """Close to the CPU's values or, for half types, no worse than the CPU against `exact`."""
+    exacts = [None] * len(tree_flatten(expected)[0]) if exact is None else tree_flatten(exact)[0]
+    for i, (x, y, z) in enumerate(
+        zip(tree_flatten(actual)[0], tree_flatten(expected)[0], exacts, strict=True)
+    ):
+        if not isinstance(y, torch.Tensor):
+            if x != y and not (isinstance(y, float) and abs(x - y) <= atol + rtol * abs(y)):
+                raise Mismatch(f"{what} {i} is {x}, CPU's {y}")
+            continue
+        x, y = (t.detach().to_dense() if t.layout != torch.strided else t.detach() for t in (x, y))
+        x = x.cpu().resolve_conj().resolve_neg()
+        y = y.resolve_conj().resolve_neg()
+        try:
+            torch.testing.assert_close(x, y, rtol=rtol, atol=atol, equal_nan=True)
+        except AssertionError as error:
+            if z is not None and _no_worse(x, y, z, rtol, atol):
+                continue
+            raise Mismatch(f"{what} {i}: {' '.join(str(error).split())[:300]}") from None
+
+
+def _no_worse(
+    actual: torch.Tensor, cpu: torch.Tensor, exact: torch.Tensor, rtol: float, atol: float
+) -> bool:
+    """Rounding at other places is no error: the distance to the exact result is what counts."""
+    if not cpu.is_floating_point() or actual.shape != exact.shape:
+        return False
+    exact = exact.detach().double()
+    limit = torch.finfo(cpu.dtype).max
+    ours, theirs = ((t.double() - exact).abs().nan_to_num(0, 0) for t in (actual, cpu))
+    same_special = actual.double().isfinite() == cpu.double().isfinite()
+    overflow = exact.abs() > limit / 2
+    bound = 2 * theirs.max().clamp(min=0) + atol + rtol * exact.abs().nan_to_num(0, 0, 0)
+    return bool(((ours <= bound) & same_special | overflow).all())

@@ -1,0 +1,325 @@
+"""What is checked of one OpInfo entry. Each check returns how many samples it compared."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch.testing._internal.common_methods_invocations import op_db
+
+from .compare import (
+    DEVICE,
+    UNDEFINED_VALUES,
+    Mismatch,
+    check_layout,
+    check_values,
+    move,
+    tensors_of,
+    tolerances_of,
+)
+
+DTYPES = {
+    "float32": torch.float32,
+    "float64": torch.float64,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+    "int64": torch.int64,
+    "int32": torch.int32,
+    "uint8": torch.uint8,
+    "bool": torch.bool,
+    "complex64": torch.complex64,
+}
+HALF = (torch.bfloat16, torch.float16)
+
+
+class Skip(Exception):
+    """Nothing to check here, and why."""
+
+
+def full_name(op: Any) -> str:
+    return f"{op.name}.{op.variant_test_name}" if op.variant_test_name else op.name
+
+
+OPS = {full_name(op): op for op in op_db}
+
+
+def dtypes_of(op: Any) -> list[str]:
+    return [name for name, dtype in DTYPES.items() if dtype in op.dtypes]
+
+
+def spread(samples: Iterable[Any], most: int) -> list[Any]:
+    """The first few samples and then others from all over the list."""
+    found = list(itertools.islice(samples, 400))
+    if len(found) <= most:
+        return found
+    head = most // 2
+    step = (len(found) - head) / (most - head)
+    return found[:head] + [found[head + int(i * step)] for i in range(most - head)]
+
+
+def samples_of(op: Any, dtype: torch.dtype, most: int, grad: bool) -> list[Any]:
+    torch.manual_seed(0)
+    return spread(op.sample_inputs("cpu", dtype, requires_grad=grad), most)
+
+
+def has_gradient(op: Any, dtype: torch.dtype) -> bool:
+    return bool(op.supports_autograd) and dtype in op.backward_dtypes
+
+
+def call(fn: Any, sample: Any, device: str) -> tuple[Any, Any]:
+    """The sample's tensors on that device, and what `fn` gives for them."""
+    inputs = move((sample.input, tuple(sample.args), dict(sample.kwargs)), device)
+    torch.manual_seed(0)
+    return inputs, fn(inputs[0], *inputs[1], **inputs[2])
+
+
+def gradients(inputs: Any, outputs: list[torch.Tensor]) -> Any:
+    """Of all differentiable outputs with fixed cotangents, for all inputs that want one."""
+    leaves = [x for x in tensors_of(inputs) if x.requires_grad]
+    roots = [x for x in outputs if x.requires_grad]
+    if not leaves or not roots:
+        return None
+    generator = torch.Generator().manual_seed(1)
+    cotangents = [
+        torch.randn(x.shape, generator=generator, dtype=torch.float64).to(x.dtype).to(x.device)
+        for x in roots
+    ]
+    return torch.autograd.grad(roots, leaves, cotangents, allow_unused=True)
+
+
+def differentiable(sample: Any, result: Any) -> list[torch.Tensor]:
+    """The sample says which function of the result is well defined (signs of eigenvectors…)."""
+    return tensors_of(sample.output_process_fn_grad(result))
+
+
+def check_values_and_gradients(name: str, dtype: torch.dtype, most: int) -> int:
+    op = OPS[name]
+    grad = has_gradient(op, dtype)
+    rtol, atol = tolerances_of(op, dtype)
+    compared = 0
+    for sample in samples_of(op, dtype, most, grad):
+        try:
+            cpu_in, expected = call(op, sample, "cpu")
+        except Exception:  # not a sample the CPU can run
+            continue
+        dev_in, actual = call(op, sample, DEVICE)
+        check_layout(actual, expected)
+        if op.name in UNDEFINED_VALUES:
+            compared += 1
+            continue
+        exact = None
+        if dtype in HALF:
+            exact = _in_double(op, sample, expected)
+        out, ref = differentiable(sample, actual), differentiable(sample, expected)
+        exact_out = differentiable(sample, exact) if exact is not None else None
+        check_values(out, ref, rtol, atol, exact_out)
+        if grad:
+            theirs = gradients(cpu_in, ref)
+            if theirs is not None:
+                check_values(
+                    gradients(dev_in, out), theirs, rtol, atol, _doubled(theirs), "gradient"
+                )
+        compared += 1
+    if compared == 0:
+        raise Skip("the CPU runs none of its samples")
+    return compared
+
+
+def _doubled(tree: Any) -> Any:
+    """Half gradients: CPU's own rounding has no exact reference at hand, so allow twice the step."""
+    tensors = tensors_of(tree)
+    if not tensors or tensors[0].dtype not in HALF:
+        return None
+    return None
+
+
+def _in_double(op: Any, sample: Any, expected: Any) -> Any:
+    """The sample computed in float64 on the CPU; None when the op cannot."""
+
+    def widen(x: Any) -> Any:
+        if isinstance(x, torch.Tensor) and x.dtype in HALF:
+            return x.detach().double()
+        return torch.float64 if x in HALF else x
+
+    from torch.utils._pytree import tree_map
+
+    try:
+        tree = tree_map(widen, (sample.input, tuple(sample.args), dict(sample.kwargs)))
+        exact = op(tree[0], *tree[1], **tree[2])
+    except Exception:
+        return None
+    return exact if len(tensors_of(exact)) == len(tensors_of(expected)) else None
+
+
+# --- forms -----------------------------------------------------------------------------------------
+
+
+def check_forms(name: str, dtype: torch.dtype, most: int) -> int:
+    """In-place, out=, non-contiguous, expanded and inference-mode calls; layouts against meta."""
+    op = OPS[name]
+    rtol, atol = tolerances_of(op, dtype)
+    values = op.name not in UNDEFINED_VALUES
+    compared = 0
+    for sample in samples_of(op, dtype, most, False):
+        try:
+            _, expected = call(op, sample, "cpu")
+        except Exception:
+            continue
+        for form, variant in _variants(op, sample):
+            try:
+                cpu_in, want = call(variant, sample, "cpu")
+            except Exception:
+                continue
+            try:
+                dev_in, got = call(variant, sample, DEVICE)
+                check_layout(got, want, strides=form in ("strides", "out"))
+                if values and form != "strides":
+                    process = sample.output_process_fn_grad
+                    check_values(
+                        tensors_of(process(got)), tensors_of(process(want)), rtol, atol
+                    )
+                    if form == "in-place":
+                        check_values(dev_in[0], cpu_in[0], rtol, atol)
+            except Mismatch as error:
+                raise Mismatch(f"{form}: {error}") from None
+            except Exception as error:
+                raise type(error)(f"{form}: {error}") from error
+            compared += 1
+        del expected
+    if compared == 0:
+        raise Skip("the CPU runs none of its forms")
+    return compared
+
+
+def _variants(op: Any, sample: Any) -> list[tuple[str, Any]]:
+    found: list[tuple[str, Any]] = [("strides", op)]
+
+    def noncontiguous(x: Any, *args: Any, **kwargs: Any) -> Any:
+        def spaced(t: Any) -> Any:
+            if not isinstance(t, torch.Tensor) or t.layout != torch.strided or t.dim() == 0:
+                return t
+            wide = torch.empty(*t.shape[:-1], t.shape[-1] * 2, dtype=t.dtype, device=t.device)
+            view = wide[..., ::2]
+            view.copy_(t)
+            return view
+
+        from torch.utils._pytree import tree_map
+
+        x, args, kwargs = tree_map(spaced, (x, args, kwargs))
+        return op(x, *args, **kwargs)
+
+    def inference(x: Any, *args: Any, **kwargs: Any) -> Any:
+        with torch.inference_mode():
+            return op(x, *args, **kwargs)
+
+    found += [("non-contiguous", noncontiguous), ("inference_mode", inference)]
+    if op.inplace_variant is not None and isinstance(sample.input, torch.Tensor):
+        if not sample.broadcasts_input:
+            found.append(("in-place", op.inplace_variant))
+    if op.supports_out and "out" not in sample.kwargs:
+
+        def out(x: Any, *args: Any, **kwargs: Any) -> Any:
+            with torch.no_grad():
+                first = op(x, *args, **kwargs)
+                blank = torch.utils._pytree.tree_map(
+                    lambda t: torch.zeros_like(t) if isinstance(t, torch.Tensor) else t, first
+                )
+                if not isinstance(blank, torch.Tensor):
+                    blank = tuple(blank)
+                return op(x, *args, **kwargs, out=blank)
+
+        found.append(("out", out))
+    return found
+
+
+# --- functorch -------------------------------------------------------------------------------------
+
+
+def check_transforms(name: str, dtype: torch.dtype, most: int) -> int:
+    """vmap over the input, and jvp, on the device against the CPU."""
+    op = OPS[name]
+    rtol, atol = tolerances_of(op, dtype)
+    if op.name in UNDEFINED_VALUES:
+        raise Skip("random")
+    compared = 0
+    for sample in samples_of(op, dtype, most, False):
+        if not isinstance(sample.input, torch.Tensor) or sample.input.layout != torch.strided:
+            continue
+
+        def mapped(x: Any, *args: Any, **kwargs: Any) -> Any:
+            stack = torch.stack([x, x])
+            return torch.func.vmap(lambda t: op(t, *args, **kwargs))(stack)
+
+        def tangent(x: Any, *args: Any, **kwargs: Any) -> Any:
+            return torch.func.jvp(lambda t: op(t, *args, **kwargs), (x,), (torch.ones_like(x),))
+
+        forms: list[tuple[str, Any]] = [("vmap", mapped)]
+        if op.supports_forward_ad and sample.input.is_floating_point():
+            forms.append(("jvp", tangent))
+        for form, fn in forms:
+            try:
+                _, want = call(fn, sample, "cpu")
+            except Exception:
+                continue
+            try:
+                _, got = call(fn, sample, DEVICE)
+                check_layout(got, want)
+                process = sample.output_process_fn_grad if form == "vmap" else (lambda y: y)
+                check_values(tensors_of(process(got)), tensors_of(process(want)), rtol, atol)
+            except Mismatch as error:
+                raise Mismatch(f"{form}: {error}") from None
+            except Exception as error:
+                raise type(error)(f"{form}: {error}") from error
+            compared += 1
+    if compared == 0:
+        raise Skip("the CPU runs none of its samples")
+    return compared
+
+
+# --- errors ----------------------------------------------------------------------------------------
+
+
+def check_errors(name: str) -> dict[str, int]:
+    """How many error inputs raise what the CPU raises; the words too."""
+    op = OPS[name]
+    if op.error_inputs_func is None:
+        raise Skip("no error inputs")
+    counts = {"inputs": 0, "same_type": 0, "same_message": 0}
+    first = ""
+    for error_input in op.error_inputs("cpu"):
+        sample = error_input.sample_input
+        want = _raised(op, sample, "cpu")
+        if want is None:  # the CPU accepts it in this version
+            continue
+        got = _raised(op, sample, DEVICE)
+        counts["inputs"] += 1
+        if type(got) is type(want):
+            counts["same_type"] += 1
+            if _words(got) == _words(want):
+                counts["same_message"] += 1
+        elif not first:
+            first = f"CPU: {_describe(want)}; device: {_describe(got)}"
+    if first:
+        raise Mismatch(f"{counts['same_type']}/{counts['inputs']}/{counts['same_message']} {first}")
+    return counts
+
+
+def _raised(op: Any, sample: Any, device: str) -> Exception | None:
+    try:
+        _, result = call(op, sample, device)
+        for x in tensors_of(result):
+            x.cpu()
+    except Exception as error:
+        return error
+    return None
+
+
+def _words(error: Exception | None) -> str:
+    text = str(error).split("\nException raised from")[0].strip()
+    return text.replace("tpu:0", "cpu").replace("tpu", "cpu").replace("PrivateUse1", "CPU")
+
+
+def _describe(error: Exception | None) -> str:
+    return "nothing raised" if error is None else f"{type(error).__name__}: {str(error)[:120]}"

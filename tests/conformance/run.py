@@ -1,0 +1,223 @@
+"""Runs PyTorch's own test data on the device against the CPU, over several processes.
+
+    python -m conformance.run                     everything, resuming where it stopped
+    python -m conformance.run --suites op --dtypes float32 --ops 'linalg.*'
+    python -m conformance.run --again             only what was not right last time
+
+Results go to build/conformance/results.jsonl, one line a task; docs/operators.md is written from
+them when everything has been run (or with --report).
+"""
+
+from __future__ import annotations
+
+import argparse
+import fnmatch
+import json
+import os
+import queue
+import selectors
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+RESULTS = ROOT / "build" / "conformance" / "results.jsonl"
+SUITES = ("op", "forms", "transforms", "errors", "module", "optimizer")
+
+Task = dict[str, Any]
+
+
+def key_of(task: Task) -> str:
+    return ":".join(str(task.get(k, "")) for k in ("suite", "name", "dtype", "mode"))
+
+
+def all_tasks(suites: list[str], dtypes: list[str], pattern: str, samples: int) -> list[Task]:
+    from .op_checks import DTYPES, OPS, dtypes_of
+
+    tasks: list[Task] = []
+    names = [n for n in OPS if fnmatch.fnmatch(n, pattern)]
+    for suite in suites:
+        if suite == "op":
+            for dtype in dtypes or DTYPES:
+                tasks += [
+                    {"suite": suite, "name": n, "dtype": dtype, "samples": samples}
+                    for n in names
+                    if dtype in dtypes_of(OPS[n])
+                ]
+        elif suite in ("forms", "transforms", "errors"):
+            for n in names:
+                found = dtypes_of(OPS[n])
+                dtype = "float32" if "float32" in found or not found else found[0]
+                tasks.append({"suite": suite, "name": n, "dtype": dtype, "samples": 2})
+        else:
+            from .other_checks import MODULES, OPTIMIZERS
+
+            if suite == "module":
+                tasks += [
+                    {"suite": suite, "name": n, "dtype": "float32", "mode": mode}
+                    for n in MODULES
+                    if fnmatch.fnmatch(n, pattern)
+                    for mode in ("train", "eval")
+                ]
+            else:
+                tasks += [
+                    {"suite": suite, "name": n, "dtype": "float32"}
+                    for n in OPTIMIZERS
+                    if fnmatch.fnmatch(n, pattern)
+                ]
+    return tasks
+
+
+class Worker:
+    """A child process and the one task it has at a time."""
+
+    def __init__(self, timeout: float) -> None:
+        self.timeout = timeout
+        self.process: subprocess.Popen[str] | None = None
+
+    def start(self) -> subprocess.Popen[str]:
+        env = dict(os.environ, OMP_NUM_THREADS="1", TORCH_TPU_FALLBACK="silent")
+        env["PYTHONPATH"] = f"{ROOT}:{ROOT / 'tests'}:{env.get('PYTHONPATH', '')}"
+        return subprocess.Popen(
+            [sys.executable, "-m", "conformance.worker"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            bufsize=1,
+            env=env,
+        )
+
+    def run(self, task: Task) -> Task:
+        if self.process is None or self.process.poll() is not None:
+            self.process = self.start()
+        process = self.process
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(json.dumps(task) + "\n")
+        process.stdin.flush()
+        with selectors.DefaultSelector() as selector:
+            selector.register(process.stdout, selectors.EVENT_READ)
+            if not selector.select(self.timeout):
+                self.stop()
+                return {**task, "status": "hangs", "detail": f"no answer in {self.timeout:g} s"}
+        line = process.stdout.readline()
+        if line:
+            answer: Task = json.loads(line)
+            return answer
+        code = process.wait()
+        self.process = None
+        return {**task, "status": "crashes", "detail": f"the process ended with code {code}"}
+
+    def stop(self) -> None:
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+            self.process = None
+
+
+def progress(done: int, total: int, counts: Counter[str], started: float, last: str) -> None:
+    left = (time.monotonic() - started) / max(done, 1) * (total - done)
+    bar = "#" * (30 * done // max(total, 1))
+    text = ", ".join(f"{n} {what}" for what, n in sorted(counts.items()))
+    line = f"[{bar:<30}] {done}/{total} {text}; {left / 60:.0f} min left {last}"
+    if sys.stderr.isatty():
+        print(f"\r{line[:150]:<150}", end="", file=sys.stderr, flush=True)
+    elif done % 200 == 0 or done == total:
+        print(line, file=sys.stderr, flush=True)
+
+
+def run_all(tasks: list[Task], jobs: int, timeout: float, results: Path) -> list[Task]:
+    results.parent.mkdir(parents=True, exist_ok=True)
+    todo: queue.SimpleQueue[Task] = queue.SimpleQueue()
+    for task in tasks:
+        todo.put(task)
+    lock = threading.Lock()
+    counts: Counter[str] = Counter()
+    found: list[Task] = []
+    started = time.monotonic()
+
+    def work() -> None:
+        worker = Worker(timeout)
+        while True:
+            try:
+                task = todo.get_nowait()
+            except queue.Empty:
+                worker.stop()
+                return
+            result = worker.run(task)
+            with lock:
+                found.append(result)
+                counts[result["status"]] += 1
+                with results.open("a") as file:
+                    file.write(json.dumps(result) + "\n")
+                progress(len(found), len(tasks), counts, started, key_of(result))
+
+    threads = [threading.Thread(target=work) for _ in range(jobs)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if sys.stderr.isatty():
+        print(file=sys.stderr)
+    return found
+
+
+def read_results(path: Path) -> dict[str, Task]:
+    """The latest result of each task."""
+    if not path.exists():
+        return {}
+    lines = (json.loads(line) for line in path.read_text().splitlines() if line.endswith("}"))
+    return {key_of(result): result for result in lines}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        prog="conformance.run",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--suites", default=",".join(SUITES), help="of " + ", ".join(SUITES))
+    parser.add_argument("--dtypes", default="", help="for the suite op; default: all nine")
+    parser.add_argument("--ops", default="*", help="names as a shell pattern")
+    parser.add_argument("--samples", type=int, default=3, help="of each OpInfo (default 3)")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--timeout", type=float, default=180.0, help="seconds for one task")
+    parser.add_argument("--fresh", action="store_true", help="forget earlier results")
+    parser.add_argument("--again", action="store_true", help="repeat what was not right")
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    parser.add_argument("--report", action="store_true", help="write docs/operators.md and stop")
+    args = parser.parse_args()
+    if args.report:
+        from .report import write_report
+
+        write_report(read_results(args.results))
+        return 0
+    if args.fresh:
+        args.results.unlink(missing_ok=True)
+    suites = args.suites.split(",")
+    unknown = set(suites) - set(SUITES)
+    if unknown:
+        parser.error(f"no suite {', '.join(unknown)}; there are {', '.join(SUITES)}")
+    tasks = all_tasks(suites, [d for d in args.dtypes.split(",") if d], args.ops, args.samples)
+    known = read_results(args.results)
+    if args.again:
+        bad = ("wrong", "raises", "hangs", "crashes")
+        tasks = [t for t in tasks if known.get(key_of(t), {"status": "wrong"})["status"] in bad]
+    else:
+        tasks = [t for t in tasks if key_of(t) not in known]
+    found = run_all(tasks, args.jobs, args.timeout, args.results)
+    for result in found:
+        if result["status"] not in ("right", "skipped"):
+            print(f"{key_of(result)}: {result['status']}: {result.get('detail', '')[:200]}")
+    counts = Counter(r["status"] for r in found)
+    print(", ".join(f"{n} {what}" for what, n in sorted(counts.items())) or "nothing left to run")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,75 @@
+"""A child process: reads tasks as JSON lines, answers with results as JSON lines.
+
+A crash or a hang takes only this process down; the runner starts another one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+import warnings
+from typing import Any
+
+
+def run(task: dict[str, Any]) -> dict[str, Any]:
+    import torch
+
+    import torch_tpu
+
+    from . import op_checks
+    from .compare import Mismatch
+    from .op_checks import DTYPES, Skip
+
+    torch_tpu._C._reset_fallback_counts()
+    suite, name, most = task["suite"], task["name"], task.get("samples", 3)
+    dtype = DTYPES[task["dtype"]]
+    start = time.perf_counter()
+    result: dict[str, Any] = {}
+    try:
+        if suite == "op":
+            result["samples"] = op_checks.check_values_and_gradients(name, dtype, most)
+        elif suite == "forms":
+            result["samples"] = op_checks.check_forms(name, dtype, most)
+        elif suite == "transforms":
+            result["samples"] = op_checks.check_transforms(name, dtype, most)
+        elif suite == "errors":
+            result.update(op_checks.check_errors(name))
+        else:
+            from . import other_checks
+
+            if suite == "module":
+                training = task["mode"] == "train"
+                result["samples"] = other_checks.check_module(name, dtype, training)
+            else:
+                result["samples"] = other_checks.check_optimizer(name, dtype)
+        result["status"] = "right"
+    except Skip as reason:
+        result.update(status="skipped", detail=str(reason))
+    except Mismatch as error:
+        result.update(status="wrong", detail=str(error)[:500])
+    except Exception as error:
+        text = " ".join(str(error).split("\nException raised from")[0].split())
+        result.update(status="raises", detail=f"{type(error).__name__}: {text[:400]}")
+    result["fallback"] = sorted(torch_tpu.coverage())
+    result["seconds"] = round(time.perf_counter() - start, 3)
+    torch._dynamo.reset() if "torch._dynamo" in sys.modules else None
+    if task.get("forget", True):
+        torch_tpu.clear_programs()
+    return result
+
+
+def main() -> None:
+    # What libraries print must not get between the answers.
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    warnings.simplefilter("ignore")
+    for line in sys.stdin:
+        task = json.loads(line)
+        answers.write(json.dumps({**task, **run(task)}) + "\n")
+        answers.flush()
+
+
+if __name__ == "__main__":
+    main()
