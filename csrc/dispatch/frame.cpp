@@ -30,10 +30,12 @@ enum Flag : uint64_t {
   kNeg = 32,
 };
 
-// Settings outside the arguments that programs depend on.
-uint64_t context_word() {
-  const auto& context = at::globalContext();
-  return static_cast<uint64_t>(context.float32MatmulPrecision()) |
+// Settings outside the arguments that programs depend on. Elementwise ops multiply no matrices, and
+// asking for the precision costs a lookup by name.
+uint64_t context_word(const Op& op) {
+  const auto precision =
+      op.entry->cpu_scalars ? at::Float32MatmulPrecision{} : at::globalContext().float32MatmulPrecision();
+  return static_cast<uint64_t>(precision) |
          static_cast<uint64_t>(c10::get_default_dtype_as_scalartype()) << 8;
 }
 
@@ -46,7 +48,7 @@ trace::Shape flat_shape(const c10::TensorImpl& impl) {
 
 Frame::Frame(const Op& op_in, const c10::IValue* args_in) : op(op_in), args(args_in) {
   key.add(op.id);
-  key.add(context_word());
+  key.add(context_word(op));
   for (size_t i = 0; i < op.args.size(); ++i) {
     const ArgPlan& plan = op.args[i];
     const c10::IValue& value = args[i];

@@ -12,12 +12,13 @@ from torch.testing._internal.common_methods_invocations import op_db
 from .compare import (
     DEVICE,
     UNDEFINED_VALUES,
-    Mismatch,
+    MismatchError,
     check_layout,
     check_values,
     move,
     tensors_of,
     tolerances_of,
+    widen,
 )
 
 DTYPES = {
@@ -31,10 +32,11 @@ DTYPES = {
     "bool": torch.bool,
     "complex64": torch.complex64,
 }
-HALF = (torch.bfloat16, torch.float16)
+# Their tensors of indices belong on the CPU, whatever device the input is on.
+CPU_ARGUMENTS = ("tensor_split",)
 
 
-class Skip(Exception):
+class SkipError(Exception):
     """Nothing to check here, and why."""
 
 
@@ -71,6 +73,8 @@ def has_gradient(op: Any, dtype: torch.dtype) -> bool:
 def call(fn: Any, sample: Any, device: str) -> tuple[Any, Any]:
     """The sample's tensors on that device, and what `fn` gives for them."""
     inputs = move((sample.input, tuple(sample.args), dict(sample.kwargs)), device)
+    if getattr(fn, "name", "") in CPU_ARGUMENTS:
+        inputs = (inputs[0], tuple(sample.args), dict(sample.kwargs))
     torch.manual_seed(0)
     return inputs, fn(inputs[0], *inputs[1], **inputs[2])
 
@@ -109,51 +113,50 @@ def check_values_and_gradients(name: str, dtype: torch.dtype, most: int) -> int:
         if op.name in UNDEFINED_VALUES:
             compared += 1
             continue
-        exact = None
-        if dtype in HALF:
-            exact = _in_double(op, sample, expected)
+        exact = Exact(op, sample, grad)
         out, ref = differentiable(sample, actual), differentiable(sample, expected)
-        exact_out = differentiable(sample, exact) if exact is not None else None
-        check_values(out, ref, rtol, atol, exact_out)
+        check_values(out, ref, rtol, atol, exact.outputs)
         if grad:
             theirs = gradients(cpu_in, ref)
             if theirs is not None:
-                check_values(
-                    gradients(dev_in, out), theirs, rtol, atol, _doubled(theirs), "gradient"
-                )
+                ours = gradients(dev_in, out)
+                check_values(ours, theirs, rtol, atol, exact.gradients, "gradient")
         compared += 1
     if compared == 0:
-        raise Skip("the CPU runs none of its samples")
+        raise SkipError("the CPU runs none of its samples")
     return compared
 
 
-def _doubled(tree: Any) -> Any:
-    """Half gradients: CPU's own rounding has no exact reference at hand, so allow twice the step."""
-    tensors = tensors_of(tree)
-    if not tensors or tensors[0].dtype not in HALF:
-        return None
-    return None
+class Exact:
+    """The same sample in double precision on the CPU, computed when first needed."""
+
+    def __init__(self, op: Any, sample: Any, grad: bool) -> None:
+        self._run = lambda: _in_double(op, sample, grad)
+        self._found: tuple[Any, Any] | None = None
+
+    def _get(self) -> tuple[Any, Any]:
+        if self._found is None:
+            try:
+                self._found = self._run()
+            except Exception:  # the op has no double precision
+                self._found = (None, None)
+        return self._found
+
+    def outputs(self) -> Any:
+        return self._get()[0]
+
+    def gradients(self) -> Any:
+        return self._get()[1]
 
 
-def _in_double(op: Any, sample: Any, expected: Any) -> Any:
-    """The sample computed in float64 on the CPU; None when the op cannot."""
-
-    def widen(x: Any) -> Any:
-        if isinstance(x, torch.Tensor) and x.dtype in HALF:
-            return x.detach().double()
-        return torch.float64 if x in HALF else x
-
-    from torch.utils._pytree import tree_map
-
-    try:
-        tree = tree_map(widen, (sample.input, tuple(sample.args), dict(sample.kwargs)))
-        exact = op(tree[0], *tree[1], **tree[2])
-    except Exception:
-        return None
-    return exact if len(tensors_of(exact)) == len(tensors_of(expected)) else None
+def _in_double(op: Any, sample: Any, grad: bool) -> tuple[Any, Any]:
+    inputs = widen((sample.input, tuple(sample.args), dict(sample.kwargs)))
+    torch.manual_seed(0)
+    outputs = differentiable(sample, op(inputs[0], *inputs[1], **inputs[2]))
+    return outputs, gradients(inputs, outputs) if grad else None
 
 
-# --- forms -----------------------------------------------------------------------------------------
+# --- forms
 
 
 def check_forms(name: str, dtype: torch.dtype, most: int) -> int:
@@ -177,19 +180,17 @@ def check_forms(name: str, dtype: torch.dtype, most: int) -> int:
                 check_layout(got, want, strides=form in ("strides", "out"))
                 if values and form != "strides":
                     process = sample.output_process_fn_grad
-                    check_values(
-                        tensors_of(process(got)), tensors_of(process(want)), rtol, atol
-                    )
+                    check_values(tensors_of(process(got)), tensors_of(process(want)), rtol, atol)
                     if form == "in-place":
                         check_values(dev_in[0], cpu_in[0], rtol, atol)
-            except Mismatch as error:
-                raise Mismatch(f"{form}: {error}") from None
+            except MismatchError as error:
+                raise MismatchError(f"{form}: {error}") from None
             except Exception as error:
                 raise type(error)(f"{form}: {error}") from error
             compared += 1
         del expected
     if compared == 0:
-        raise Skip("the CPU runs none of its forms")
+        raise SkipError("the CPU runs none of its forms")
     return compared
 
 
@@ -215,9 +216,9 @@ def _variants(op: Any, sample: Any) -> list[tuple[str, Any]]:
             return op(x, *args, **kwargs)
 
     found += [("non-contiguous", noncontiguous), ("inference_mode", inference)]
-    if op.inplace_variant is not None and isinstance(sample.input, torch.Tensor):
-        if not sample.broadcasts_input:
-            found.append(("in-place", op.inplace_variant))
+    own = isinstance(sample.input, torch.Tensor) and not sample.broadcasts_input
+    if own and op.inplace_variant is not None:
+        found.append(("in-place", op.inplace_variant))
     if op.supports_out and "out" not in sample.kwargs:
 
         def out(x: Any, *args: Any, **kwargs: Any) -> Any:
@@ -234,7 +235,7 @@ def _variants(op: Any, sample: Any) -> list[tuple[str, Any]]:
     return found
 
 
-# --- functorch -------------------------------------------------------------------------------------
+# --- functorch
 
 
 def check_transforms(name: str, dtype: torch.dtype, most: int) -> int:
@@ -242,7 +243,7 @@ def check_transforms(name: str, dtype: torch.dtype, most: int) -> int:
     op = OPS[name]
     rtol, atol = tolerances_of(op, dtype)
     if op.name in UNDEFINED_VALUES:
-        raise Skip("random")
+        raise SkipError("random")
     compared = 0
     for sample in samples_of(op, dtype, most, False):
         if not isinstance(sample.input, torch.Tensor) or sample.input.layout != torch.strided:
@@ -268,24 +269,24 @@ def check_transforms(name: str, dtype: torch.dtype, most: int) -> int:
                 check_layout(got, want)
                 process = sample.output_process_fn_grad if form == "vmap" else (lambda y: y)
                 check_values(tensors_of(process(got)), tensors_of(process(want)), rtol, atol)
-            except Mismatch as error:
-                raise Mismatch(f"{form}: {error}") from None
+            except MismatchError as error:
+                raise MismatchError(f"{form}: {error}") from None
             except Exception as error:
                 raise type(error)(f"{form}: {error}") from error
             compared += 1
     if compared == 0:
-        raise Skip("the CPU runs none of its samples")
+        raise SkipError("the CPU runs none of its samples")
     return compared
 
 
-# --- errors ----------------------------------------------------------------------------------------
+# --- errors
 
 
 def check_errors(name: str) -> dict[str, int]:
     """How many error inputs raise what the CPU raises; the words too."""
     op = OPS[name]
     if op.error_inputs_func is None:
-        raise Skip("no error inputs")
+        raise SkipError("no error inputs")
     counts = {"inputs": 0, "same_type": 0, "same_message": 0}
     first = ""
     for error_input in op.error_inputs("cpu"):
@@ -302,7 +303,9 @@ def check_errors(name: str) -> dict[str, int]:
         elif not first:
             first = f"CPU: {_describe(want)}; device: {_describe(got)}"
     if first:
-        raise Mismatch(f"{counts['same_type']}/{counts['inputs']}/{counts['same_message']} {first}")
+        raise MismatchError(
+            f"{counts['same_type']}/{counts['inputs']}/{counts['same_message']} {first}"
+        )
     return counts
 
 

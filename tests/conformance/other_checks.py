@@ -10,7 +10,7 @@ from torch.testing._internal.common_modules import module_db
 from torch.testing._internal.common_optimizers import optim_db
 
 from .compare import DEVICE, check_layout, check_values, move, tensors_of, tolerances_of
-from .op_checks import Skip, gradients
+from .op_checks import SkipError, gradients
 
 MODULES = {info.formatted_name: info for info in module_db}
 OPTIMIZERS = {info.optim_cls.__name__: info for info in optim_db}
@@ -23,7 +23,7 @@ def check_module(name: str, dtype: torch.dtype, training: bool) -> int:
     """Forward, and the gradients of inputs and parameters, with the same weights."""
     info = MODULES[name]
     if dtype not in info.dtypes:
-        raise Skip(f"has no {dtype}")
+        raise SkipError(f"has no {dtype}")
     rtol, atol = tolerances_of(info, dtype)
     torch.manual_seed(0)
     inputs = info.module_inputs_func(
@@ -58,7 +58,7 @@ def check_module(name: str, dtype: torch.dtype, training: bool) -> int:
         torch.manual_seed(0)
         actual = dev_module(*dev_args[0], **dev_args[1])
         check_layout(actual, expected)
-        if "RReLU" not in name and "FractionalMaxPool" not in name or not training:
+        if ("RReLU" not in name and "FractionalMaxPool" not in name) or not training:
             check_values(actual, expected, rtol, atol)
             theirs = gradients((cpu_args, list(cpu_module.parameters())), tensors_of(expected))
             if theirs is not None:
@@ -66,7 +66,7 @@ def check_module(name: str, dtype: torch.dtype, training: bool) -> int:
                 check_values(ours, theirs, rtol, atol, what="gradient")
         compared += 1
     if compared == 0:
-        raise Skip("the CPU runs none of its inputs")
+        raise SkipError("the CPU runs none of its inputs")
     return compared
 
 
@@ -83,7 +83,7 @@ def check_optimizer(name: str, dtype: torch.dtype) -> int:
             if impl == "fused":
                 kwargs["fused"] = True
             if impl == "differentiable":
-                continue  # needs a loss that the optimizer differentiates through: no step by itself
+                continue  # the loss must be differentiated through the step
             try:
                 expected = _train(info, kwargs, dtype, "cpu")
             except Exception:
@@ -95,7 +95,7 @@ def check_optimizer(name: str, dtype: torch.dtype) -> int:
                 raise type(error)(f"{entry.desc or 'defaults'}, {impl}: {error}") from error
             compared += 1
     if compared == 0:
-        raise Skip("the CPU runs none of its inputs")
+        raise SkipError("the CPU runs none of its inputs")
     return compared
 
 
@@ -107,7 +107,7 @@ def _train(info: Any, kwargs: dict[str, Any], dtype: torch.dtype, device: str) -
     ]
     inputs = torch.randn(5, generator=generator).to(dtype).to(device)
     if info.only_supports_sparse_grads:
-        raise Skip("sparse gradients only")
+        raise SkipError("sparse gradients only")
     moved = {k: move(v, device) if isinstance(v, torch.Tensor) else v for k, v in kwargs.items()}
     params: Any = weights
     if info.optim_cls.__name__ == "Muon":

@@ -19,8 +19,8 @@ def run(task: dict[str, Any]) -> dict[str, Any]:
     import torch_tpu
 
     from . import op_checks
-    from .compare import Mismatch
-    from .op_checks import DTYPES, Skip
+    from .compare import MismatchError
+    from .op_checks import DTYPES, SkipError
 
     torch_tpu._C._reset_fallback_counts()
     suite, name, most = task["suite"], task["name"], task.get("samples", 3)
@@ -45,9 +45,9 @@ def run(task: dict[str, Any]) -> dict[str, Any]:
             else:
                 result["samples"] = other_checks.check_optimizer(name, dtype)
         result["status"] = "right"
-    except Skip as reason:
+    except SkipError as reason:
         result.update(status="skipped", detail=str(reason))
-    except Mismatch as error:
+    except MismatchError as error:
         result.update(status="wrong", detail=str(error)[:500])
     except Exception as error:
         text = " ".join(str(error).split("\nException raised from")[0].split())

@@ -1,0 +1,50 @@
+"""A quiet end of the process.
+
+After a backward, PyTorch's device thread still has to drop the graph's Python objects. If the
+interpreter is already finalizing by then, CPython ends that thread by force and the process aborts.
+So before finalization starts, those threads get the time to come to rest.
+"""
+
+from __future__ import annotations
+
+import atexit
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+_AUTOGRAD_THREADS = "pt_autograd_"
+_PATIENCE_SECONDS = 1.0
+_CALM_LOOKS = 3
+
+
+def install() -> None:
+    atexit.register(_wait_for_autograd_threads)
+
+
+def _wait_for_autograd_threads() -> None:
+    """Returns once no thread of PyTorch's autograd engine runs (or wants the GIL)."""
+    threads = [task for task in _tasks() if _read(task / "comm").startswith(_AUTOGRAD_THREADS)]
+    deadline = time.monotonic() + _PATIENCE_SECONDS
+    calm = 0
+    while threads and calm < _CALM_LOOKS and time.monotonic() < deadline:
+        time.sleep(0.001)  # without the GIL: a thread that waits for it gets it now
+        calm = calm + 1 if all(map(_sleeps, threads)) else 0
+
+
+def _tasks() -> Iterator[Path]:
+    try:
+        yield from Path("/proc/self/task").iterdir()
+    except OSError:  # no such files on this system
+        return
+
+
+def _sleeps(task: Path) -> bool:
+    # "<id> (<name>) <state> ...": the name may hold spaces, so look behind the last bracket.
+    return not _read(task / "stat").rpartition(")")[2].strip().startswith("R")
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError:  # the thread has ended
+        return ""
