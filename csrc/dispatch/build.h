@@ -4,6 +4,7 @@
 #include <stdexcept>
 
 #include "csrc/dispatch/frame.h"
+#include "csrc/dispatch/infer.h"
 #include "csrc/trace/program.h"
 
 namespace torch_tpu::dispatch {
@@ -13,6 +14,18 @@ class NotLowered : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
+
+// The steps, for whoever builds programs out of several calls.
+//
+// A function of the strides, so a hit need not ask again.
+void check_writable(const Frame& frame);
+// out= tensors that the Meta kernel resized.
+std::vector<trace::Program::Resize> find_resizes(const Frame& frame, const Inferred& inferred);
+void apply_resizes(const std::vector<trace::Program::Resize>& resizes, const Frame& frame);
+// Within a catch block: a builder that refuses its operands, or a lowering that says so, means "not
+// for these arguments"; other exceptions go on. `checked`: the Meta kernel has seen the arguments.
+[[noreturn]] void rethrow_not_lowered(const Frame& frame, bool checked);
+void compile(trace::Program& program, const std::string& text);
 
 // Infers, lowers and compiles. The result may instead ask for out= tensors to be resized first.
 trace::ProgramPtr build_program(const Frame& frame);

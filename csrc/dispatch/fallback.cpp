@@ -7,6 +7,7 @@
 #include <ATen/native/CPUFallback.h>
 #include <torch/library.h>
 
+#include "csrc/dispatch/decompose.h"
 #include "csrc/dispatch/mode.h"
 
 namespace torch_tpu::dispatch {
@@ -35,7 +36,7 @@ bool draws_random_numbers(const c10::OperatorHandle& op) {
 }
 
 void fallback(const c10::OperatorHandle& op, c10::DispatchKeySet, c10::Stack* stack) {
-  run_on_cpu(op, stack, "");
+  run_without_lowering(op, stack, "");
 }
 
 }  // namespace

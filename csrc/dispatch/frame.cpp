@@ -33,8 +33,8 @@ enum Flag : uint64_t {
 // Settings outside the arguments that programs depend on. Elementwise ops multiply no matrices, and
 // asking for the precision costs a lookup by name.
 uint64_t context_word(const Op& op) {
-  const auto precision =
-      op.entry->cpu_scalars ? at::Float32MatmulPrecision{} : at::globalContext().float32MatmulPrecision();
+  const auto precision = op.entry->cpu_scalars ? at::Float32MatmulPrecision{}
+                                               : at::globalContext().float32MatmulPrecision();
   return static_cast<uint64_t>(precision) |
          static_cast<uint64_t>(c10::get_default_dtype_as_scalartype()) << 8;
 }
@@ -97,6 +97,8 @@ Frame::Frame(const Op& op_in, const c10::IValue* args_in) : op(op_in), args(args
   }
   if (op.writes) choose_donations();
   if (device < 0) find_device();
+  // A decomposition may keep values of its own, which live on one device.
+  if (op.entry->lower == nullptr) key.add(static_cast<int64_t>(device));
 }
 
 // A written value that only its cell and this frame hold gives its memory to the result. Decided

@@ -1,15 +1,11 @@
 #include "csrc/dispatch/infer.h"
 
-#include <functional>
-
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/empty_strided.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
 namespace torch_tpu::dispatch {
 namespace {
-
-using StandIn = std::function<at::Tensor(const at::Tensor&)>;
 
 at::Tensor meta_stand_in(const at::Tensor& tensor) {
   // CPU scalars stay: Meta kernels written in Python read a wrapped number's value.
@@ -25,7 +21,8 @@ at::Tensor cpu_stand_in(const at::Tensor& tensor) {
       .zero_();
 }
 
-// The call's arguments with stand-ins for the tensors, which are also listed in `tensors`.
+}  // namespace
+
 c10::Stack stand_in_stack(const Frame& frame, const StandIn& stand_in, c10::Device device,
                           std::vector<at::Tensor>& tensors) {
   const Op& op = frame.op;
@@ -71,8 +68,6 @@ c10::Stack stand_in_stack(const Frame& frame, const StandIn& stand_in, c10::Devi
   }
   return stack;
 }
-
-}  // namespace
 
 void raise_cpu_error(const Frame& frame) {
   constexpr size_t kMaxBytes = size_t{256} << 20;

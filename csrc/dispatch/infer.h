@@ -2,6 +2,7 @@
 // That gives dtypes, sizes and strides of the results, and PyTorch's own errors for bad input.
 #pragma once
 
+#include <functional>
 #include <vector>
 
 #include "csrc/dispatch/frame.h"
@@ -16,6 +17,12 @@ struct Inferred {
   std::vector<int> list_sizes;       // per return; -1 when it is a single tensor
   std::vector<at::Tensor> tensors;   // the stand-ins, beside Frame::tensors; undefined for None
 };
+
+// The call's arguments with stand-ins for the tensors, which are also listed in `tensors` (beside
+// Frame::tensors), and `device` in place of a device argument.
+using StandIn = std::function<at::Tensor(const at::Tensor&)>;
+c10::Stack stand_in_stack(const Frame& frame, const StandIn& stand_in, c10::Device device,
+                          std::vector<at::Tensor>& tensors);
 
 // Throws what the CPU would for bad arguments.
 Inferred infer(const Frame& frame);

@@ -20,10 +20,12 @@ Dims to_dims(ShapeRef shape) { return Dims(shape.begin(), shape.end()); }
 
 class NodeLowering {
  public:
-  explicit NodeLowering(Node& node) : node_(node) {}
+  NodeLowering(Builder& b, Node& node, const NodeInputs& inputs)
+      : b_(b), node_(node), inputs_(inputs) {
+    source_.rng_state = inputs.rng_state;
+  }
 
-  Lowered run() {
-    declare_parameters();
+  Values run(std::vector<ops::PendingCheck>& checks) {
     read_tensors();
     fill_source();
     std::vector<Type> expected;
@@ -33,40 +35,45 @@ class NodeLowering {
                             to_dims(result.sizes));
     }
     ops::Call call(b_, source_, std::move(expected));
-    Values values = node_.entry->lower(call);
-    return finish(std::move(values));
+    Values out = finish(node_.entry->lower(call));
+    checks.insert(checks.end(), source_.checks.begin(), source_.checks.end());
+    return out;
   }
 
  private:
-  void declare_parameters() {
-    inputs_.resize(static_cast<size_t>(node_.num_inputs));
-    for (const TensorArg& tensor : node_.tensors) {
-      if (tensor.input < 0) continue;
-      // Two arguments never share an input; each reads its own snapshot of the cell.
-      inputs_[static_cast<size_t>(tensor.input)] = b_.parameter(tensor.base);
-    }
-    for (int i = 0; i < kNumCarriers; ++i) {
-      if (node_.pack_sizes[i] == 0) continue;
-      packs_[i] = b_.parameter(Type(carrier_dtype(static_cast<Carrier>(i)), {node_.pack_sizes[i]}));
-    }
-    if (node_.entry->random) source_.rng_state = b_.parameter(Type(DType::kU64, {2}));
-  }
-
   Value slot(Carrier carrier, int index) {
-    const Value& pack = packs_[static_cast<size_t>(carrier)];
+    const Value& pack = inputs_.packs[static_cast<size_t>(carrier)];
     return b_.reshape(b_.slice(pack, {index}, {index + 1}), {});
   }
 
   Value scalar(const ScalarArg& arg) {
     if (arg.known) return b_.scalar(*arg.known, carrier_dtype(arg.carrier));
+    if (arg.constant) return constant(*arg.constant, carrier_dtype(arg.carrier));
     if (arg.type == c10::ScalarType::ComplexDouble) {
       return b_.complex(slot(arg.carrier, arg.slot), slot(arg.carrier, arg.slot + 1));
     }
     return slot(arg.carrier, arg.slot);
   }
 
+  Value constant(const c10::Scalar& number, DType dtype) {
+    if (number.isComplex()) {
+      const auto value = number.toComplexDouble();
+      return b_.complex(b_.scalar(value.real(), dtype), b_.scalar(value.imag(), dtype));
+    }
+    if (dtype != DType::kS64) return b_.scalar(number.toDouble(), dtype);
+    // A double holds 53 bits, so larger integers come in two parts.
+    constexpr int64_t kHalf = int64_t{1} << 32;
+    const int64_t value = number.toLong();
+    const int64_t high = value >> 32;
+    const Value low = b_.scalar(static_cast<double>(value - high * kHalf), dtype);
+    if (high == 0) return low;
+    return b_.add(b_.multiply(b_.scalar(static_cast<double>(high), dtype),
+                              b_.scalar(static_cast<double>(kHalf), dtype)),
+                  low);
+  }
+
   Value base(const TensorArg& tensor) {
-    return tensor.input >= 0 ? inputs_[static_cast<size_t>(tensor.input)]
+    return tensor.input >= 0 ? inputs_.bases[static_cast<size_t>(tensor.input)]
                              : b_.splat(0, tensor.base);
   }
 
@@ -117,15 +124,14 @@ class NodeLowering {
     }
   }
 
-  Lowered finish(Values values) {
+  Values finish(Values values) {
     TORCH_INTERNAL_ASSERT(node_.shapes_from_lowering || values.size() == node_.results.size(),
                           node_.name, ": the lowering gave ", values.size(), " values where ",
                           node_.results.size(), " are expected");
     if (node_.shapes_from_lowering && node_.results.size() < values.size()) {
       node_.results.resize(values.size());
     }
-    Lowered lowered;
-    Values outputs;
+    Values outputs(values.size());
     Values written(node_.tensors.size());  // the newest base, per written tensor
     for (size_t i = 0; i < values.size(); ++i) {
       Result& result = node_.results[i];
@@ -150,33 +156,36 @@ class NodeLowering {
             target.same_cell >= 0 ? written[static_cast<size_t>(target.same_cell)] : base(target);
         value = write_view(under, target.base_strides, target.geometry, value);
       }
-      if (result.write >= 0) {
-        const TensorArg& target = node_.tensors[static_cast<size_t>(result.write)];
-        written[static_cast<size_t>(result.write)] = value;
-        if (target.donated) b_.alias(target.input, static_cast<int64_t>(outputs.size()));
-      }
-      lowered.outputs.push_back(value.type());
-      outputs.push_back(value);
+      if (result.write >= 0) written[static_cast<size_t>(result.write)] = value;
+      outputs[i] = value;
     }
-    for (const ops::PendingCheck& check : source_.checks) {
-      outputs.push_back(check.flag);
-      lowered.checks.push_back(check.what);
-    }
-    std::string module_name = node_.name.substr(node_.name.find("::") + 2);
-    for (char& c : module_name) {
-      if (c == '.') c = '_';
-    }
-    lowered.text = b_.finish(outputs, module_name);
-    return lowered;
+    return outputs;
   }
 
+  Builder& b_;
   Node& node_;
-  Builder b_;
+  const NodeInputs& inputs_;
   ops::Source source_;
-  Values inputs_;
-  Values packs_ = Values(kNumCarriers);
   Values reads_;
 };
+
+NodeInputs declare_parameters(Builder& b, const Node& node) {
+  NodeInputs inputs;
+  inputs.bases.resize(static_cast<size_t>(node.num_inputs));
+  for (const TensorArg& tensor : node.tensors) {
+    if (tensor.input < 0) continue;
+    // Two arguments never share an input; each reads its own snapshot of the cell.
+    inputs.bases[static_cast<size_t>(tensor.input)] = b.parameter(tensor.base);
+  }
+  inputs.packs.resize(kNumCarriers);
+  for (int i = 0; i < kNumCarriers; ++i) {
+    if (node.pack_sizes[i] == 0) continue;
+    inputs.packs[static_cast<size_t>(i)] =
+        b.parameter(Type(carrier_dtype(static_cast<Carrier>(i)), {node.pack_sizes[i]}));
+  }
+  if (node.entry->random) inputs.rng_state = b.parameter(Type(DType::kU64, {2}));
+  return inputs;
+}
 
 }  // namespace
 
@@ -192,6 +201,41 @@ DType carrier_dtype(Carrier carrier) {
   return DType::kF32;
 }
 
-Lowered lower(Node& node) { return NodeLowering(node).run(); }
+Values lower_into(Builder& b, Node& node, const NodeInputs& inputs,
+                  std::vector<ops::PendingCheck>& checks) {
+  return NodeLowering(b, node, inputs).run(checks);
+}
+
+std::string module_name(const std::string& op_name) {
+  std::string name = op_name.substr(op_name.find("::") + 2);
+  for (char& c : name) {
+    if (c == '.') c = '_';
+  }
+  return name;
+}
+
+Lowered lower(Node& node) {
+  Builder b;
+  const NodeInputs inputs = declare_parameters(b, node);
+  std::vector<ops::PendingCheck> checks;
+  const Values values = lower_into(b, node, inputs, checks);
+  Lowered lowered;
+  Values outputs;
+  for (size_t i = 0; i < values.size(); ++i) {
+    if (!values[i].defined()) continue;
+    const int write = node.results[i].write;
+    if (write >= 0 && node.tensors[static_cast<size_t>(write)].donated) {
+      b.alias(node.tensors[static_cast<size_t>(write)].input, static_cast<int64_t>(outputs.size()));
+    }
+    lowered.outputs.push_back(values[i].type());
+    outputs.push_back(values[i]);
+  }
+  for (const ops::PendingCheck& check : checks) {
+    outputs.push_back(check.flag);
+    lowered.checks.push_back(check.what);
+  }
+  lowered.text = b.finish(outputs, module_name(node.name));
+  return lowered;
+}
 
 }  // namespace torch_tpu::trace

@@ -17,7 +17,22 @@ struct Lowered {
   std::vector<ops::ValueCheck> checks;
 };
 
-// Fills in result sizes when node.shapes_from_lowering.
+// The module of one node. Fills in result sizes when node.shapes_from_lowering.
 Lowered lower(Node& node);
+
+// What a node reads in a module under construction.
+struct NodeInputs {
+  stablehlo::Values bases;     // one per input of the node
+  stablehlo::Values packs;     // one per scalar carrier; undefined where none is in use
+  stablehlo::Value rng_state;  // for random ops
+};
+
+// Adds one node to a module. Gives, per result of the node, the new tensor or the new base value of
+// the written cell; undefined where the result is.
+stablehlo::Values lower_into(stablehlo::Builder& b, Node& node, const NodeInputs& inputs,
+                             std::vector<ops::PendingCheck>& checks);
+
+// "aten::add_.Tensor" as the name of a module.
+std::string module_name(const std::string& op_name);
 
 }  // namespace torch_tpu::trace

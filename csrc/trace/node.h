@@ -9,6 +9,7 @@
 #include <vector>
 
 #include <ATen/core/ivalue.h>
+#include <c10/core/Scalar.h>
 
 #include "csrc/ops/table.h"
 #include "csrc/trace/shape.h"
@@ -23,8 +24,9 @@ stablehlo::DType carrier_dtype(Carrier carrier);
 struct ScalarArg {
   c10::ScalarType type = c10::ScalarType::Double;  // Long, Bool, Double or ComplexDouble
   Carrier carrier = Carrier::kF32;
-  int slot = 0;                 // complex scalars take two
-  std::optional<double> known;  // part of the key instead of a slot
+  int slot = 0;                         // complex scalars take two
+  std::optional<double> known;          // part of the key instead of a slot
+  std::optional<c10::Scalar> constant;  // in a recording: its value, instead of a slot
 };
 
 // How a tensor argument gets its elements.

@@ -11,6 +11,7 @@
 #include "csrc/ops/source.h"
 #include "csrc/pjrt/executable.h"
 #include "csrc/trace/node.h"
+#include "csrc/trace/value.h"
 
 namespace torch_tpu::trace {
 
@@ -33,6 +34,10 @@ struct Program final : public c10::intrusive_ptr_target {
   std::vector<Output> outputs;
   std::vector<c10::IValue> numbers;  // per return of the op: what is not a tensor
   std::vector<ops::ValueCheck> checks;
+  // Inputs after the arguments and the scalar packs: values the program keeps, and in place of an
+  // undefined one the generator's state.
+  std::vector<ValuePtr> extra_inputs;
+  uint64_t draws = 0;     // random numbers a run may take from the generator
   int64_t new_bytes = 0;  // what running it allocates
   int pack_sizes[kNumCarriers] = {0, 0, 0};
 

@@ -34,4 +34,6 @@ struct Geometry {
   int64_t offset = 0;
 };
 
+inline Shape to_shape(ShapeRef values) { return Shape(values.begin(), values.end()); }
+
 }  // namespace torch_tpu::trace

@@ -74,7 +74,24 @@ DeviceValue::DeviceValue(PJRT_Buffer* buffer, stablehlo::DType dtype, ShapeRef d
   Ledger::of(device_).enter(this);
 }
 
+DeviceValue::DeviceValue(int recorded_id, stablehlo::DType dtype, ShapeRef dims, ShapeRef strides,
+                         int device)
+    : buffer_(pjrt::Runtime::get().api(), nullptr),
+      dims_(dims.begin(), dims.end()),
+      strides_(strides.begin(), strides.end()),
+      bytes_(value_bytes(dtype, dims)),
+      device_(device),
+      recorded_id_(recorded_id),
+      dtype_(dtype),
+      donatable_(false),
+      contiguous_(is_contiguous(dims, strides)) {}
+
+void DeviceValue::throw_recorded() {
+  throw RecordedValue("the elements of a tensor are needed while its ops are only being recorded");
+}
+
 DeviceValue::~DeviceValue() {
+  if (recorded_id_ >= 0) return;
   Ledger::of(device_).leave(this);
   // After a fork the plugin's threads and locks are gone; the memory is the parent's to free.
   if (pjrt::Runtime::in_bad_fork()) buffer_.release();

@@ -9,6 +9,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -22,6 +23,12 @@ namespace torch_tpu::trace {
 
 class Ledger;
 
+// Somebody asked for the elements of a value while the ops that make it were only being recorded.
+class RecordedValue : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
 class DeviceValue final : public c10::intrusive_ptr_target {
  public:
   // Takes the buffer. `strides` say where the elements lie in the storage this value stands for: a
@@ -29,10 +36,17 @@ class DeviceValue final : public c10::intrusive_ptr_target {
   // false for memory that is not ours (zero-copy views).
   DeviceValue(PJRT_Buffer* buffer, stablehlo::DType dtype, ShapeRef dims, ShapeRef strides,
               int device, bool donatable = true);
+  // A value that a recording will compute: it has a shape but no memory, and stands in no ledger.
+  DeviceValue(int recorded_id, stablehlo::DType dtype, ShapeRef dims, ShapeRef strides, int device);
   ~DeviceValue() override;
 
-  PJRT_Buffer* raw() const noexcept { return buffer_.raw(); }
-  const pjrt::Buffer& buffer() const noexcept { return buffer_; }
+  // Both throw RecordedValue when there is no memory to read.
+  PJRT_Buffer* raw() const { return buffer().raw(); }
+  const pjrt::Buffer& buffer() const {
+    if (recorded_id_ >= 0) throw_recorded();
+    return buffer_;
+  }
+  int recorded_id() const noexcept { return recorded_id_; }  // -1: not recorded
   stablehlo::DType dtype() const noexcept { return dtype_; }
   ShapeRef dims() const noexcept { return dims_; }
   ShapeRef strides() const noexcept { return strides_; }
@@ -43,6 +57,8 @@ class DeviceValue final : public c10::intrusive_ptr_target {
 
  private:
   friend class Ledger;
+  [[noreturn]] static void throw_recorded();
+
   pjrt::Buffer buffer_;
   Shape dims_;
   Shape strides_;
@@ -50,6 +66,7 @@ class DeviceValue final : public c10::intrusive_ptr_target {
   DeviceValue* prev_ = nullptr;
   DeviceValue* next_ = nullptr;
   int device_;
+  int recorded_id_ = -1;
   stablehlo::DType dtype_;
   bool donatable_;
   bool contiguous_;

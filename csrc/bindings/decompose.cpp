@@ -1,0 +1,88 @@
+// PyTorch's Python decompositions for the dispatcher. The table lives in
+// torch_tpu/_decompositions.py and is imported when the first op without a lowering is met.
+
+#include "csrc/dispatch/decompose.h"
+
+#include <torch/csrc/jit/python/pybind_utils.h>
+
+#include "csrc/bindings/bindings.h"
+
+namespace torch_tpu::bindings {
+namespace {
+
+std::string full_name(const c10::OperatorHandle& op) {
+  const auto& name = op.operator_name();
+  return name.overload_name.empty() ? name.name : name.name + "." + name.overload_name;
+}
+
+py::object table(const char* function) {
+  return py::module_::import("torch_tpu._decompositions").attr(function);
+}
+
+bool has_decomposition(const std::string& name) {
+  if (!Py_IsInitialized()) return false;
+  py::gil_scoped_acquire gil;
+  return table("has")(name).cast<bool>();
+}
+
+// Keyword-only arguments by name, the rest by position, as PyTorch calls its own Python kernels.
+py::object call(const c10::OperatorHandle& op, c10::Stack* stack) {
+  const auto& arguments = op.schema().arguments();
+  const size_t first = stack->size() - arguments.size();
+  py::list args;
+  py::dict kwargs;
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    py::object value = torch::jit::toPyObject((*stack)[first + i]);
+    if (arguments[i].kwarg_only()) {
+      kwargs[py::str(arguments[i].name())] = value;
+    } else {
+      args.append(value);
+    }
+  }
+  return table("run")(full_name(op), args, kwargs);
+}
+
+void put_results(const c10::OperatorHandle& op, const py::object& result, c10::Stack* stack) {
+  const auto& returns = op.schema().returns();
+  const size_t count = op.schema().arguments().size();
+  stack->erase(stack->end() - static_cast<std::ptrdiff_t>(count), stack->end());
+  if (returns.size() == 1) {
+    stack->push_back(torch::jit::toIValue(result, returns[0].type()));
+    return;
+  }
+  const auto items = result.cast<py::sequence>();
+  for (size_t i = 0; i < returns.size(); ++i) {
+    stack->push_back(torch::jit::toIValue(items[i], returns[i].type()));
+  }
+}
+
+void run_decomposition(const c10::OperatorHandle& op, c10::Stack* stack) {
+  py::gil_scoped_acquire gil;
+  try {
+    put_results(op, call(op, stack), stack);
+  } catch (py::error_already_set& error) {
+    // An interrupt or exit is the user's; what a decomposition raises decides only the tier.
+    if (!error.matches(PyExc_Exception)) throw;
+    const std::string text = py::str(error.value());
+    throw dispatch::DecompositionFailed(text);
+  } catch (const py::cast_error& error) {
+    throw dispatch::DecompositionFailed(error.what());
+  }
+}
+
+}  // namespace
+
+void bind_decompose(py::module_& m) {
+  dispatch::set_decomposer({&has_decomposition, &run_decomposition});
+  m.def(
+      "_decomposed_ops",
+      [] {
+        std::vector<std::string> names;
+        for (const std::string& name : dispatch::decomposed_ops()) names.push_back(name);
+        return names;
+      },
+      "Names of the ops that ran by PyTorch's Python decompositions.");
+  m.def("_reset_decomposed_ops", &dispatch::reset_decomposed_ops, "Forgets those names.");
+}
+
+}  // namespace torch_tpu::bindings

@@ -1,0 +1,53 @@
+// While one is alive on a thread, ops of that thread are lowered into one module instead of being
+// run: their results are values with a shape and no memory. This is how a decomposition becomes a
+// program. A read of such a value throws trace::RecordedValue.
+#pragma once
+
+#include <vector>
+
+#include "csrc/dispatch/op.h"
+#include "csrc/ops/source.h"
+#include "csrc/stablehlo/builder.h"
+#include "csrc/trace/program.h"
+
+namespace torch_tpu::dispatch {
+
+class Recorder {
+ public:
+  explicit Recorder(int device);
+  ~Recorder();
+  Recorder(const Recorder&) = delete;
+  Recorder& operator=(const Recorder&) = delete;
+
+  // The thread's, or null.
+  static Recorder* current() noexcept;
+
+  // An argument of the program under construction. All come before the first op.
+  trace::ValuePtr add_argument(const trace::DeviceValue& like);
+  // One call; its arguments on the stack become its results.
+  void record(const Op& op, c10::Stack* stack);
+  // The tensor's elements as a result of the program.
+  void add_result(const at::Tensor& tensor);
+  // Compiles what was recorded.
+  void finish(trace::Program& program);
+
+ private:
+  stablehlo::Value value_of(const trace::ValuePtr& value);
+  stablehlo::Value next_rng_state(uint64_t draws);
+  trace::ValuePtr remember(const stablehlo::Value& value, trace::ShapeRef strides);
+
+  Recorder* const outer_;
+  const int device_;
+  stablehlo::Builder b_;
+  stablehlo::Values values_;  // by DeviceValue::recorded_id, less first_id_
+  const int first_id_;
+  std::vector<ops::PendingCheck> checks_;
+  std::vector<trace::ValuePtr> extra_inputs_;
+  std::vector<stablehlo::Value> extra_values_;  // beside extra_inputs_
+  stablehlo::Value rng_state_;
+  uint64_t draws_ = 0;
+  std::vector<trace::Program::Output> outputs_;
+  stablehlo::Values results_;
+};
+
+}  // namespace torch_tpu::dispatch
