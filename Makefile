@@ -4,6 +4,7 @@ PYTHON ?= python3
 VENV ?= .venv
 JOBS ?= $(shell nproc)
 PYTEST_ARGS ?=
+CONFORMANCE_ARGS ?=
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
@@ -16,7 +17,7 @@ EDITABLE := $(VENV)/.editable-$(call content,pyproject.toml)
 GTEST := $(VENV)/.gtest
 CPP_FILES = $(shell find csrc tests/cpp -name '*.cpp' -o -name '*.h' 2>/dev/null)
 
-.PHONY: help setup build demo test py-test cpp-test sanitize lint format wheel bench clean
+.PHONY: help setup build demo test py-test cpp-test sanitize lint format wheel conformance bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -81,6 +82,9 @@ format: setup ## rewrite sources with ruff and clang-format
 
 wheel: setup ## build dist/*.whl against the torch in .venv
 	$(PY) -m pip wheel --disable-pip-version-check --no-build-isolation --no-deps --wheel-dir dist .
+
+conformance: build ## PyTorch's own test data on the device; resumes; CONFORMANCE_ARGS=--help says more
+	PYTHONPATH=tests $(PY) -m conformance.run $(CONFORMANCE_ARGS)
 
 bench: build ## benchmarks
 	$(PY) benchmarks/run.py

@@ -49,6 +49,19 @@ void check_writable(const Frame& frame) {
 
 namespace {
 
+// An out= tensor of another dtype than the inputs. Some ops allow that and some do not, which is not
+// always their Meta kernel's business.
+bool casts_into_out(const Frame& frame) {
+  if (!frame.op.out_form) return false;
+  const c10::TensorImpl* first = nullptr;
+  for (const TensorRef& ref : frame.tensors) {
+    if (ref.impl == nullptr) continue;
+    if (first == nullptr) first = ref.impl;
+    if (ref.written && ref.impl->dtype() != first->dtype()) return true;
+  }
+  return false;
+}
+
 void dump(const std::string& folder, const std::string& name, const std::string& text) {
   static std::atomic<int> serial{0};
   std::filesystem::create_directories(folder);
@@ -89,6 +102,7 @@ trace::ProgramPtr build_program(const Frame& frame) {
   auto program = c10::make_intrusive<trace::Program>();
   program->name = frame.op.name;
   const Inferred inferred = infer(frame);
+  if (casts_into_out(frame)) raise_cpu_error(frame);
   program->resizes = find_resizes(frame, inferred);
   if (!program->resizes.empty()) return program;
 

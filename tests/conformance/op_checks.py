@@ -72,7 +72,8 @@ def samples_of(op: Any, dtype: torch.dtype, most: int, grad: bool) -> list[Any]:
 
 
 def has_gradient(op: Any, dtype: torch.dtype) -> bool:
-    return bool(op.supports_autograd) and dtype in op.backward_dtypes
+    floating = dtype.is_floating_point or dtype.is_complex
+    return floating and bool(op.supports_autograd) and dtype in op.backward_dtypes
 
 
 def call(fn: Any, sample: Any, device: str) -> tuple[Any, Any]:

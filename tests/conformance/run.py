@@ -216,6 +216,10 @@ def main() -> int:
             print(f"{key_of(result)}: {result['status']}: {result.get('detail', '')[:200]}")
     counts = Counter(r["status"] for r in found)
     print(", ".join(f"{n} {what}" for what, n in sorted(counts.items())) or "nothing left to run")
+    if args.ops == "*" and suites == list(SUITES) and not args.dtypes:
+        from .report import write_report
+
+        write_report(read_results(args.results))
     return 0
 
 

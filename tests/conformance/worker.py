@@ -23,6 +23,7 @@ def run(task: dict[str, Any]) -> dict[str, Any]:
     from .op_checks import DTYPES, SkipError
 
     torch_tpu._C._reset_fallback_counts()
+    torch_tpu._C._reset_decomposed_ops()
     suite, name, most = task["suite"], task["name"], task.get("samples", 3)
     dtype = DTYPES[task["dtype"]]
     start = time.perf_counter()
@@ -53,6 +54,7 @@ def run(task: dict[str, Any]) -> dict[str, Any]:
         text = " ".join(str(error).split("\nException raised from")[0].split())
         result.update(status="raises", detail=f"{type(error).__name__}: {text[:400]}")
     result["fallback"] = sorted(torch_tpu.coverage())
+    result["decomposed"] = sorted(torch_tpu._C._decomposed_ops())
     result["seconds"] = round(time.perf_counter() - start, 3)
     torch._dynamo.reset() if "torch._dynamo" in sys.modules else None
     if task.get("forget", True):
