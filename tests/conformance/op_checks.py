@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable
+from functools import partial
 from typing import Any
 from unittest import mock
 
 import torch
 from torch.testing._internal.common_methods_invocations import op_db
+from torch.utils._pytree import tree_map
 
 from .compare import (
     DEVICE,
@@ -85,6 +87,10 @@ def call(fn: Any, sample: Any, device: str) -> tuple[Any, Any]:
     return inputs, fn(inputs[0], *inputs[1], **inputs[2])
 
 
+def _result(fn: Any, sample: Any, device: str) -> Any:
+    return call(fn, sample, device)[1]
+
+
 def gradients(inputs: Any, outputs: list[torch.Tensor]) -> Any:
     """Of all differentiable outputs with fixed cotangents, for all inputs that want one."""
     leaves = [x for x in tensors_of(inputs) if x.requires_grad]
@@ -115,7 +121,7 @@ def check_values_and_gradients(name: str, dtype: torch.dtype, most: int) -> int:
         except Exception:  # not a sample the CPU can run
             continue
         dev_in, actual = call(op, sample, DEVICE)
-        check_layout(actual, expected, meta=lambda s=sample: call(op, s, "meta")[1])
+        check_layout(actual, expected, meta=partial(_result, op, sample, "meta"))
         if op.name in UNDEFINED_VALUES or _is_random(op, sample, expected):
             compared += 1
             continue
@@ -222,10 +228,13 @@ def check_forms(name: str, dtype: torch.dtype, most: int) -> int:
                 continue
             try:
                 dev_in, got = call(variant, sample, DEVICE)
-                check_layout(got, want, strides=form in ("strides", "out"))
+                meta = partial(_result, variant, sample, "meta")
+                check_layout(got, want, strides=form in ("strides", "out"), meta=meta)
                 if values and form != "strides":
                     process = sample.output_process_fn_grad
-                    check_values(tensors_of(process(got)), tensors_of(process(want)), rtol, atol)
+                    exact = Exact(variant, sample, False).outputs
+                    got, want = process(got), process(want)
+                    check_values(tensors_of(got), tensors_of(want), rtol, atol, exact)
                     if form == "in-place":
                         check_values(dev_in[0], cpu_in[0], rtol, atol)
             except MismatchError as error:
@@ -240,44 +249,73 @@ def check_forms(name: str, dtype: torch.dtype, most: int) -> int:
 
 
 def _variants(op: Any, sample: Any) -> list[tuple[str, Any]]:
-    found: list[tuple[str, Any]] = [("strides", op)]
-
-    def noncontiguous(x: Any, *args: Any, **kwargs: Any) -> Any:
-        def spaced(t: Any) -> Any:
-            if not isinstance(t, torch.Tensor) or t.layout != torch.strided or t.dim() == 0:
-                return t
-            wide = torch.empty(*t.shape[:-1], t.shape[-1] * 2, dtype=t.dtype, device=t.device)
-            view = wide[..., ::2]
-            view.copy_(t)
-            return view
-
-        from torch.utils._pytree import tree_map
-
-        x, args, kwargs = tree_map(spaced, (x, args, kwargs))
-        return op(x, *args, **kwargs)
-
-    def inference(x: Any, *args: Any, **kwargs: Any) -> Any:
-        with torch.inference_mode():
-            return op(x, *args, **kwargs)
-
-    found += [("non-contiguous", noncontiguous), ("inference_mode", inference)]
+    """The ways to call the op, by name."""
+    found: list[tuple[str, Any]] = [
+        ("strides", op),
+        ("non-contiguous", partial(_with, op, _spaced)),
+        ("expanded", partial(_with, op, _expanded)),
+        ("channels_last", partial(_with, op, _channels_last)),
+        ("neg bit", partial(_with, op, _negated)),
+        ("conj bit", partial(_with, op, _conjugated)),
+        ("inference_mode", partial(_inference, op)),
+    ]
+    tensors = tensors_of((sample.input, sample.args))
+    if not any(x.dim() == 4 for x in tensors):
+        found = [f for f in found if f[0] != "channels_last"]
+    if not any(x.is_complex() for x in tensors):
+        found = [f for f in found if f[0] != "conj bit"]
+    if "batch_norm" in op.name:  # its running statistics are written: no expanded tensors
+        found = [f for f in found if f[0] != "expanded"]
     own = isinstance(sample.input, torch.Tensor) and not sample.broadcasts_input
     if own and op.inplace_variant is not None:
         found.append(("in-place", op.inplace_variant))
     if op.supports_out and "out" not in sample.kwargs:
-
-        def out(x: Any, *args: Any, **kwargs: Any) -> Any:
-            with torch.no_grad():
-                first = op(x, *args, **kwargs)
-                blank = torch.utils._pytree.tree_map(
-                    lambda t: torch.zeros_like(t) if isinstance(t, torch.Tensor) else t, first
-                )
-                if not isinstance(blank, torch.Tensor):
-                    blank = tuple(blank)
-                return op(x, *args, **kwargs, out=blank)
-
-        found.append(("out", out))
+        found.append(("out", partial(_out, op)))
     return found
+
+
+def _with(op: Any, change: Any, x: Any, *args: Any, **kwargs: Any) -> Any:
+    def one(t: Any) -> Any:
+        return change(t) if isinstance(t, torch.Tensor) and t.layout == torch.strided else t
+
+    x, args, kwargs = tree_map(one, (x, args, kwargs))
+    return op(x, *args, **kwargs)
+
+
+def _spaced(t: torch.Tensor) -> torch.Tensor:
+    if t.dim() == 0:
+        return t
+    wide = torch.empty(*t.shape[:-1], t.shape[-1] * 2, dtype=t.dtype, device=t.device)
+    return wide[..., ::2].copy_(t)
+
+
+def _expanded(t: torch.Tensor) -> torch.Tensor:
+    return t[:1].expand(t.shape) if t.dim() > 0 and t.shape[0] > 1 else t
+
+
+def _channels_last(t: torch.Tensor) -> torch.Tensor:
+    return t.to(memory_format=torch.channels_last) if t.dim() == 4 else t
+
+
+def _negated(t: torch.Tensor) -> torch.Tensor:
+    return torch._neg_view(-t) if t.is_floating_point() else t
+
+
+def _conjugated(t: torch.Tensor) -> torch.Tensor:
+    return t.conj() if t.is_complex() else t
+
+
+def _inference(op: Any, x: Any, *args: Any, **kwargs: Any) -> Any:
+    with torch.inference_mode():
+        return op(x, *args, **kwargs)
+
+
+def _out(op: Any, x: Any, *args: Any, **kwargs: Any) -> Any:
+    with torch.no_grad():
+        first = op(x, *args, **kwargs)
+        blank = tree_map(lambda t: torch.zeros_like(t) if isinstance(t, torch.Tensor) else t, first)
+        target = blank if isinstance(blank, torch.Tensor) else tuple(blank)
+        return op(x, *args, **kwargs, out=target)
 
 
 # --- functorch
@@ -298,12 +336,23 @@ def check_transforms(name: str, dtype: torch.dtype, most: int) -> int:
             stack = torch.stack([x, x])
             return torch.func.vmap(lambda t: op(t, *args, **kwargs))(stack)
 
+        process = sample.output_process_fn_grad
+
+        def gradient(x: Any, *args: Any, process: Any = process, **kwargs: Any) -> Any:
+            def total(t: torch.Tensor) -> torch.Tensor:
+                parts = tensors_of(process(op(t, *args, **kwargs)))
+                return torch.stack([p.sum() for p in parts if p.is_floating_point()]).sum()
+
+            return torch.func.grad(total)(x)
+
         def tangent(x: Any, *args: Any, **kwargs: Any) -> Any:
             return torch.func.jvp(lambda t: op(t, *args, **kwargs), (x,), (torch.ones_like(x),))
 
         forms: list[tuple[str, Any]] = [("vmap", mapped)]
         if op.supports_forward_ad and sample.input.is_floating_point():
             forms.append(("jvp", tangent))
+        if has_gradient(op, dtype):
+            forms.append(("grad", gradient))
         for form, fn in forms:
             try:
                 _, want = call(fn, sample, "cpu")
@@ -312,8 +361,9 @@ def check_transforms(name: str, dtype: torch.dtype, most: int) -> int:
             try:
                 _, got = call(fn, sample, DEVICE)
                 check_layout(got, want)
-                process = sample.output_process_fn_grad if form == "vmap" else (lambda y: y)
-                check_values(tensors_of(process(got)), tensors_of(process(want)), rtol, atol)
+                if form == "vmap":
+                    got, want = process(got), process(want)
+                check_values(tensors_of(got), tensors_of(want), rtol, atol)
             except MismatchError as error:
                 raise MismatchError(f"{form}: {error}") from None
             except Exception as error:

@@ -53,6 +53,8 @@ def all_tasks(suites: list[str], dtypes: list[str], pattern: str, samples: int) 
                 found = dtypes_of(OPS[n])
                 dtype = "float32" if "float32" in found or not found else found[0]
                 tasks.append({"suite": suite, "name": n, "dtype": dtype, "samples": 2})
+                if suite == "forms" and "complex64" in found and dtype != "complex64":
+                    tasks.append({"suite": suite, "name": n, "dtype": "complex64", "samples": 1})
         else:
             from .other_checks import MODULES, OPTIMIZERS
 
@@ -98,8 +100,11 @@ class Worker:
         process = self.process
         assert process.stdin is not None
         assert process.stdout is not None
-        process.stdin.write(json.dumps(task) + "\n")
-        process.stdin.flush()
+        try:
+            process.stdin.write(json.dumps(task) + "\n")
+            process.stdin.flush()
+        except BrokenPipeError:
+            pass  # it has died; that shows below
         with selectors.DefaultSelector() as selector:
             selector.register(process.stdout, selectors.EVENT_READ)
             if not selector.select(self.timeout):

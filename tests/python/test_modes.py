@@ -7,7 +7,6 @@ import threading
 
 import pytest
 import torch
-from torch import library
 
 import torch_tpu
 
@@ -204,6 +203,7 @@ def test_coverage(run_python):
     out = run_python(
         """
         import torch, torch_tpu
+        from torch import library
         library.define("test::triple", "(Tensor x) -> Tensor")
         library.impl("test::triple", "cpu", lambda x: x * 3)
         print(torch_tpu.coverage())
@@ -225,6 +225,7 @@ def test_fallback_can_be_an_error(run_python):
     out = run_python(
         """
         import torch
+        from torch import library
         library.define("test::triple", "(Tensor x) -> Tensor")
         library.impl("test::triple", "cpu", lambda x: x * 3)
         try:
