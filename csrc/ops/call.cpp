@@ -303,9 +303,9 @@ void Call::check_info(const Value& info, std::string api_name) {
   const Value first =
       b.reduce(b.select(failed, b.or_(high, low), none), init, {0}, Reduction::kMin);
   const Value fine = b.splat_int(kNoViolation, first.type());
-  source_.checks.push_back({b.select(b.eq(first, init), fine, first),
-                            {std::move(api_name), matrix ? ValueCheck::Kind::kMatrix
-                                                         : ValueCheck::Kind::kBatch}});
+  source_.checks.push_back(
+      {b.select(b.eq(first, init), fine, first),
+       {std::move(api_name), matrix ? ValueCheck::Kind::kMatrix : ValueCheck::Kind::kBatch}});
 }
 
 }  // namespace torch_tpu::ops

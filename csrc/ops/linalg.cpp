@@ -136,6 +136,9 @@ void add_linalg(Entries& t) {
   add_lu(t);
   add_lu_solve(t);
   add_qr(t);
+  add_eigh(t);
+  add_svd(t);
+  add_matrix_exp(t);
 }
 
 }  // namespace torch_tpu::ops

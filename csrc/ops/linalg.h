@@ -51,7 +51,8 @@ Value permutation_of(const Value& pivots, int64_t rows);  // s32 [..., rows]
 Value take_rows(const Value& x, const Value& permutation);
 Value invert_permutation(const Value& permutation);
 // op(A) X = rhs or X op(A) = rhs, A given as L U and permutation; op is the identity or ^H.
-Value lu_solve(const Value& lu, const Value& permutation, const Value& rhs, bool left, bool adjoint);
+Value lu_solve(const Value& lu, const Value& permutation, const Value& rhs, bool left,
+               bool adjoint);
 
 // Householder vectors below the diagonal and R on and above it, as LAPACK's geqrf.
 struct Qr {
@@ -66,19 +67,18 @@ Value qr_q(const Qr& qr, int64_t columns);  // the first columns of Q
 struct Eigh {
   Value values, vectors;  // ascending; columns
 };
-Eigh eigh(const Value& a);  // a is Hermitian, all of it
+Eigh eigh(const Value& a, bool vectors);  // a is Hermitian, all of it
 
 struct Svd {
-  Value u, s, vh;  // reduced, descending
+  Value u, s, vh;  // s descending; u and vh reduced, or square when `full`
 };
-Svd svd(const Value& a, bool vectors);
+Svd svd(const Value& a, bool vectors, bool full);
 
 void add_lu(Entries& t);          // linalg_lu.cpp
 void add_lu_solve(Entries& t);    // linalg_solve.cpp
 void add_qr(Entries& t);          // linalg_qr.cpp
 void add_eigh(Entries& t);        // linalg_eigh.cpp
 void add_svd(Entries& t);         // linalg_svd.cpp
-void add_lstsq(Entries& t);       // linalg_lstsq.cpp
 void add_matrix_exp(Entries& t);  // linalg_exp.cpp
 
 }  // namespace torch_tpu::ops::linalg

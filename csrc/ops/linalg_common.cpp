@@ -71,7 +71,8 @@ Value identity(Builder& b, DType dtype, const Dims& batch, int64_t n) {
 Value diagonal(const Value& x) {
   const int64_t n = std::min(x.dim(-2), x.dim(-1));
   const Value square = slice_matrix(x, n, n);
-  const Value only = x.builder().select(positions(square, Compare::kEq), square, zeros_like(square));
+  const Value only =
+      x.builder().select(positions(square, Compare::kEq), square, zeros_like(square));
   return reduce_sum(only, {x.rank() - 2});
 }
 

@@ -1,4 +1,6 @@
 // The QR factorization by Householder reflections, with LAPACK's signs, and products with its Q.
+#include <c10/util/Exception.h>
+
 #include "csrc/ops/linalg.h"
 
 namespace torch_tpu::ops {
@@ -71,8 +73,8 @@ Qr qr_factor(const Value& a) {
     const Value below = b.gt(rows, broadcast(i, rows));
     const Value tail = b.select(below, column, zeros_like(column));
     const Value tail_norm = safe_norm(tail);
-    const Value whole = safe_norm(
-        b.select(b.ge(rows, broadcast(i, rows)), column, zeros_like(column)));
+    const Value whole =
+        safe_norm(b.select(b.ge(rows, broadcast(i, rows)), column, zeros_like(column)));
     // H = I - tau v v^H maps the column to beta e_i, with beta real and of the sign other than
     // alpha's. Nothing is to be done for a column that is like that already.
     const Value alpha_real = real(alpha);
@@ -99,8 +101,8 @@ Qr qr_factor(const Value& a) {
     const Value reflected = r - broadcast(v, r) * broadcast(kept, r);
     const Value fresh_alpha = b.select(done, alpha, complex_beta);
     const Value above = b.lt(rows, broadcast(i, rows));
-    const Value fresh = b.select(above, column,
-                                 b.select(is_row, broadcast(fresh_alpha, column), scaled));
+    const Value fresh =
+        b.select(above, column, b.select(is_row, broadcast(fresh_alpha, column), scaled));
     return Values{b.dynamic_update_slice(reflected, fresh, {zero, zero, i}),
                   b.dynamic_update_slice(state[1], tau, {zero, i, zero})};
   };
@@ -144,8 +146,8 @@ Values lower_linalg_qr(Call& c) {
   const std::string mode = c.string("mode");
   const int64_t m = a.dim(-2), n = a.dim(-1), k = std::min(m, n);
   const Qr f = qr_factor(a);
-  const Value q = mode == "r" ? full(c.b, 0, a.dtype(), c.out(0).dims)
-                              : qr_q(f, mode == "complete" ? m : k);
+  const Value q =
+      mode == "r" ? full(c.b, 0, a.dtype(), c.out(0).dims) : qr_q(f, mode == "complete" ? m : k);
   return {q, triangle(slice_matrix(f.packed, mode == "complete" ? m : k, n), true)};
 }
 
@@ -164,8 +166,7 @@ Values lower_ormqr(Call& c) {
 void linalg::add_qr(Entries& t) {
   t.push_back({.name = "geqrf", .lower = lower_geqrf, .no_meta = true});
   t.push_back({.name = "linalg_qr", .lower = lower_linalg_qr});
-  t.push_back(
-      {.name = "linalg_householder_product", .lower = lower_linalg_householder_product});
+  t.push_back({.name = "linalg_householder_product", .lower = lower_linalg_householder_product});
   t.push_back({.name = "ormqr", .lower = lower_ormqr});
 }
 

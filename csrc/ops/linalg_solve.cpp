@@ -55,9 +55,9 @@ Value permutation_sign(const Value& pivots, DType dtype) {
   Builder& b = pivots.builder();
   const int64_t last = pivots.rank() - 1;
   const Value moved = b.ne(pivots, b.iota(pivots.type(), last) + 1);
-  const Value odd = b.and_(reduce_sum(cast(moved, DType::kS32), {last}),
-                           full(b, 1, DType::kS32, Dims(pivots.dims().begin(),
-                                                        pivots.dims().end() - 1)));
+  const Value odd =
+      b.and_(reduce_sum(cast(moved, DType::kS32), {last}),
+             full(b, 1, DType::kS32, Dims(pivots.dims().begin(), pivots.dims().end() - 1)));
   return cast(odd * -2.0 + 1.0, dtype);
 }
 
