@@ -8,7 +8,7 @@ namespace linalg {
 namespace {
 
 // Wider matrices are factored panel by panel, so that most of the work is matrix products.
-constexpr int64_t kPanel = 64;
+constexpr int64_t kPanel = 64, kUnblocked = 128;
 
 struct Panel {
   Value a, permutation, pivots, info;
@@ -80,8 +80,6 @@ Panel factor_panel(const Value& a0, const Value& start, int64_t steps, bool pivo
   return {out[0], out[1], out[2], out[3]};
 }
 
-Value precise_product(const Value& a, const Value& b) { return matmul2(a, b); }
-
 // All of a [B, m, n], whose sizes are multiples of kPanel as far as the diagonal goes.
 Panel factor_by_panels(const Value& a0, int64_t panels, bool pivot) {
   Builder& b = a0.builder();
@@ -104,7 +102,7 @@ Panel factor_by_panels(const Value& a0, int64_t panels, bool pivot) {
     const Value upper = b.select(right, solved, zeros_like(solved));
     const Value below = b.ge(rows, broadcast(end, rows));
     const Value lower = b.select(below, panel.a, zeros_like(panel.a));
-    const Value reduced = exchanged - precise_product(lower, upper);
+    const Value reduced = exchanged - matmul2(lower, upper);
     const Value with_top =
         b.dynamic_update_slice(reduced, b.select(right, solved, top), {zero, start, zero});
     const Value info = b.select(b.eq(state[3], none), panel.info, state[3]);
@@ -134,7 +132,7 @@ Lu lu_factor(const Value& a, bool pivot) {
             full(b, 0, DType::kS32, batch)};
   }
   Panel whole;
-  if (k <= kPanel) {
+  if (k <= kUnblocked) {
     whole = factor_panel(flat(a), index(b, 0), k, pivot);
   } else {
     // Zeros beside the matrix change nothing: no pivot is taken from them.

@@ -1,6 +1,4 @@
 // The QR factorization by Householder reflections, with LAPACK's signs, and products with its Q.
-#include <c10/util/Exception.h>
-
 #include "csrc/ops/linalg.h"
 
 namespace torch_tpu::ops {
@@ -135,9 +133,7 @@ namespace {
 using namespace linalg;
 
 Values lower_geqrf(Call& c) {
-  const Value a = c.tensor("self");
-  TORCH_CHECK(a.rank() >= 2, "torch.geqrf: input must have at least 2 dimensions.");
-  const Qr f = qr_factor(a);
+  const Qr f = qr_factor(c.tensor("self"));
   return {f.packed, f.tau};
 }
 
@@ -164,7 +160,7 @@ Values lower_ormqr(Call& c) {
 }  // namespace
 
 void linalg::add_qr(Entries& t) {
-  t.push_back({.name = "geqrf", .lower = lower_geqrf, .no_meta = true});
+  t.push_back({.name = "geqrf", .lower = lower_geqrf});
   t.push_back({.name = "linalg_qr", .lower = lower_linalg_qr});
   t.push_back({.name = "linalg_householder_product", .lower = lower_linalg_householder_product});
   t.push_back({.name = "ormqr", .lower = lower_ormqr});
