@@ -4,6 +4,9 @@
 #include <mutex>
 #include <vector>
 
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/_linalg_check_errors.h>
+#include <ATen/ops/zeros.h>
 #include <c10/util/Exception.h>
 
 #include "csrc/ops/source.h"
@@ -11,6 +14,8 @@
 
 namespace torch_tpu::device {
 namespace {
+
+using Kind = ops::ValueCheck::Kind;
 
 struct Pending {
   trace::ValuePtr flag;
@@ -33,13 +38,24 @@ int64_t read(const trace::DeviceValue& flag) {
   return value;
 }
 
+// PyTorch itself words the error, from an info tensor like the one that has failed.
+void raise_linalg_error(int64_t value, const std::string& api_name, bool is_matrix) {
+  const int64_t element = value >> 32;
+  at::Tensor info = at::zeros({element + 1}, at::kInt);
+  info.select(0, element).fill_(static_cast<int32_t>(value));
+  at::_linalg_check_errors(is_matrix ? info.select(0, 0) : info, api_name, is_matrix);
+}
+
 void raise_if_violated(int64_t value, const ops::ValueCheck& check) {
   if (value == ops::kNoViolation) return;
+  if (check.kind == Kind::kMatrix || check.kind == Kind::kBatch) {
+    raise_linalg_error(value, check.message, check.kind == Kind::kMatrix);
+  }
   std::string text = check.message;
   if (const size_t at = text.find("{}"); at != std::string::npos) {
     text.replace(at, 2, std::to_string(value));
   }
-  TORCH_CHECK_INDEX(!check.is_index, text);
+  TORCH_CHECK_INDEX(check.kind != Kind::kIndex, text);
   TORCH_CHECK(false, text);
 }
 

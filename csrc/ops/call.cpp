@@ -129,6 +129,12 @@ DType Call::dtype(std::string_view name) const {
   return to_dtype(argument.infos[0].dtype);
 }
 
+bool Call::contiguous(std::string_view name) const {
+  const Argument& argument = source_.at(name);
+  TORCH_INTERNAL_ASSERT(!argument.infos.empty());
+  return argument.infos[0].contiguous;
+}
+
 namespace {
 
 int64_t int_of(const c10::IValue& value) {
@@ -276,11 +282,30 @@ void Source::check(Builder& b, const Value& value, int64_t low, int64_t high, Va
 }
 
 void Call::check_index(const Value& index, int64_t low, int64_t high, std::string message) {
-  source_.check(b, index, low, high, {std::move(message), true});
+  source_.check(b, index, low, high, {std::move(message), ValueCheck::Kind::kIndex});
 }
 
 void Call::check_range(const Value& value, int64_t low, int64_t high, std::string message) {
-  source_.check(b, value, low, high, {std::move(message), false});
+  source_.check(b, value, low, high, {std::move(message), ValueCheck::Kind::kValue});
+}
+
+void Call::check_info(const Value& info, std::string api_name) {
+  const bool matrix = info.rank() == 0;
+  if (info.numel() == 0) return;
+  const Value flat = b.reshape(cast(info, DType::kS64), {info.numel()});
+  const Value element = b.iota(flat.type(), 0);
+  const Value none = b.splat_int(INT64_MAX, flat.type());
+  const Value failed = b.ne(flat, zeros_like(flat));
+  // The first element that failed; its info, which may be negative, in the lower half.
+  const Value low = b.and_(flat, b.splat_int(0xffffffff, flat.type()));
+  const Value high = b.shift_left(element, b.splat_int(32, flat.type()));
+  const Value init = b.splat_int(INT64_MAX, Type(DType::kS64, {}));
+  const Value first =
+      b.reduce(b.select(failed, b.or_(high, low), none), init, {0}, Reduction::kMin);
+  const Value fine = b.splat_int(kNoViolation, first.type());
+  source_.checks.push_back(
+      {b.select(b.eq(first, init), fine, first),
+       {std::move(api_name), matrix ? ValueCheck::Kind::kMatrix : ValueCheck::Kind::kBatch}});
 }
 
 }  // namespace torch_tpu::ops

@@ -49,6 +49,7 @@ class Call {
   Value optional_tensor(std::string_view name);  // undefined Value when None
   Values tensors(std::string_view name);         // Tensor[] and Tensor?[] (None: undefined Value)
   DType dtype(std::string_view name) const;      // of a tensor argument, as PyTorch sees it
+  bool contiguous(std::string_view name) const;  // of a tensor argument, is_contiguous()
   int64_t integer(std::string_view name) const;  // int and SymInt
   bool flag(std::string_view name) const;
   bool flag_or(std::string_view name, bool otherwise) const;  // None or absent: otherwise
@@ -85,6 +86,9 @@ class Call {
   void check_index(const Value& index, int64_t low, int64_t high, std::string message);
   // The same for what CPU raises as RuntimeError.
   void check_range(const Value& value, int64_t low, int64_t high, std::string message);
+  // LAPACK's info per matrix, 0 when all is well: raises the LinAlgError that
+  // _linalg_check_errors has for it.
+  void check_info(const Value& info, std::string api_name);
 
  private:
   Source& source_;

@@ -1,54 +1,11 @@
 // Triangular solves and the Cholesky factorization, which XLA has, and the cross product. The other
-// factorizations have no StableHLO op and run on the CPU.
-#include <string>
-
-#include "csrc/ops/helpers.h"
-#include "csrc/ops/table.h"
+// factorizations are loops of our own, in the linalg_*.cpp beside this file.
+#include "csrc/ops/linalg.h"
 
 namespace torch_tpu::ops {
 namespace {
 
-Dims batch_of(const Value& x) { return Dims(x.dims().begin(), x.dims().end() - 2); }
-
-Value with_batch(const Value& x, const Dims& batch) {
-  Dims dims = batch;
-  dims.insert(dims.end(), x.dims().end() - 2, x.dims().end());
-  return x.builder().broadcast_to(x, dims);
-}
-
-Value matrix_transpose(const Value& x) {
-  Dims order = range(x.rank());
-  std::swap(order[x.rank() - 2], order[x.rank() - 1]);
-  return x.builder().transpose(x, order);
-}
-
-Value adjoint(const Value& x) {
-  return matrix_transpose(is_complex(x.dtype()) ? x.builder().conj(x) : x);
-}
-
-// Where row >= column (or <=, or ==).
-Value positions(const Value& x, Compare direction) {
-  Builder& b = x.builder();
-  const Type type(DType::kS32, x.dims());
-  return b.compare(direction, b.iota(type, x.rank() - 2), b.iota(type, x.rank() - 1));
-}
-
-Value triangle(const Value& x, bool upper) {
-  const Value inside = positions(x, upper ? Compare::kLe : Compare::kGe);
-  return x.builder().select(inside, x, zeros_like(x));
-}
-
-struct Solve {
-  bool left = true, upper = false, unit = false, transpose = false, conjugate = false;
-};
-
-// op(a) X = rhs, or X op(a) = rhs.
-Value solve(const Value& a, const Value& rhs, const Solve& s) {
-  if (rhs.numel() == 0 || a.numel() == 0) {
-    return rhs;
-  }
-  return a.builder().triangular_solve(a, rhs, s.left, !s.upper, s.unit, s.transpose, s.conjugate);
-}
+using namespace linalg;
 
 struct Factor {
   Value matrix, info;  // info: 0, or the order of the first minor that is not positive
@@ -95,8 +52,8 @@ Factor cholesky(const Value& x, bool upper) {
   const Value failed = b.reduce(b.reshape(on_diagonal, {matrices, n, n}), b.scalar(0, DType::kBool),
                                 {0, 1, 2}, Reduction::kOr);
   const Value below = triangle(lower, false);
-  const Value diagonal = b.select(positions(x, Compare::kEq), x, zeros_like(x));
-  const Value whole = b.reshape(below + adjoint(below) - diagonal, {matrices, n, n});
+  const Value middle = b.select(positions(x, Compare::kEq), x, zeros_like(x));
+  const Value whole = b.reshape(below + adjoint(below) - middle, {matrices, n, n});
   const Value info = b.if_else(
       failed, [&](const Values&) { return Values{failing_minor(whole)}; },
       [&](const Values&) { return Values{full(b, 0, DType::kS32, {matrices})}; })[0];
@@ -105,20 +62,13 @@ Factor cholesky(const Value& x, bool upper) {
 
 Values lower_linalg_cholesky_ex(Call& c) {
   const Factor f = cholesky(c.tensor("self"), c.flag("upper"));
-  if (c.flag("check_errors")) {
-    c.check_range(f.info, 0, 1,
-                  "linalg.cholesky_ex: The factorization could not be completed because the input "
-                  "is not positive-definite (the leading minor of order {} is not "
-                  "positive-definite).");
-  }
+  if (c.flag("check_errors")) c.check_info(f.info, "linalg.cholesky_ex");
   return {f.matrix, f.info};
 }
 
 Values lower_cholesky(Call& c) {
   const Factor f = cholesky(c.tensor("self"), c.flag("upper"));
-  c.check_range(f.info, 0, 1,
-                "cholesky: The factorization could not be completed because the input is not "
-                "positive-definite (the leading minor of order {} is not positive-definite).");
+  c.check_info(f.info, "cholesky");
   return {f.matrix};
 }
 
@@ -126,8 +76,8 @@ Values lower_cholesky(Call& c) {
 Value cholesky_solve(const Value& factor, const Value& rhs, bool upper) {
   const bool complex = is_complex(factor.dtype());
   const Solve plain{.upper = upper};
-  const Solve adjoint{.upper = upper, .transpose = true, .conjugate = complex};
-  return solve(factor, solve(factor, rhs, upper ? adjoint : plain), upper ? plain : adjoint);
+  const Solve adjoined{.upper = upper, .transpose = true, .conjugate = complex};
+  return solve(factor, solve(factor, rhs, upper ? adjoined : plain), upper ? plain : adjoined);
 }
 
 Values lower__cholesky_solve_helper(Call& c) {
@@ -183,6 +133,12 @@ void add_linalg(Entries& t) {
   t.push_back({.name = "linalg_solve_triangular", .lower = lower_linalg_solve_triangular});
   t.push_back({.name = "triangular_solve", .lower = lower_triangular_solve});
   t.push_back({.name = "linalg_cross", .lower = lower_linalg_cross});
+  add_lu(t);
+  add_lu_solve(t);
+  add_qr(t);
+  add_eigh(t);
+  add_svd(t);
+  add_matrix_exp(t);
 }
 
 }  // namespace torch_tpu::ops

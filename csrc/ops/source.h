@@ -17,6 +17,7 @@ struct TensorInfo {
   c10::ScalarType dtype = c10::ScalarType::Undefined;
   int64_t dim = 0;
   bool wrapped_number = false;
+  bool contiguous = true;
 };
 
 struct Argument {
@@ -33,8 +34,14 @@ struct Argument {
 
 // What a program reports when a value of its inputs is out of range.
 struct ValueCheck {
-  std::string message;   // "{}" stands for the value
-  bool is_index = true;  // IndexError, else RuntimeError
+  enum class Kind : uint8_t {
+    kIndex,   // IndexError
+    kValue,   // RuntimeError
+    kMatrix,  // LinAlgError; the value is a LAPACK info, the message the API's name
+    kBatch,   // the same for a batch; the value holds its element above 32 bits of info
+  };
+  std::string message;  // "{}" stands for the value
+  Kind kind = Kind::kIndex;
 };
 
 struct PendingCheck {

@@ -18,6 +18,15 @@ using stablehlo::Values;
 
 Dims to_dims(ShapeRef shape) { return Dims(shape.begin(), shape.end()); }
 
+bool is_contiguous(const Geometry& geometry) {
+  int64_t step = 1;
+  for (size_t i = geometry.sizes.size(); i-- > 0;) {
+    if (geometry.sizes[i] != 1 && geometry.strides[i] != step) return numel(geometry.sizes) == 0;
+    step *= geometry.sizes[i];
+  }
+  return true;
+}
+
 class NodeLowering {
  public:
   NodeLowering(Builder& b, Node& node, const NodeInputs& inputs)
@@ -113,7 +122,7 @@ class NodeLowering {
         const TensorArg& tensor = node_.tensors[at];
         out.tensors.push_back(reads_[at]);
         out.infos.push_back({tensor.dtype, static_cast<int64_t>(tensor.geometry.sizes.size()),
-                             tensor.wrapped_number});
+                             tensor.wrapped_number, is_contiguous(tensor.geometry)});
       }
       for (const ScalarArg& item : arg.scalars) {
         out.scalars.push_back(scalar(item));
