@@ -9,6 +9,7 @@
 
 #include "csrc/base/env.h"
 #include "csrc/dispatch/infer.h"
+#include "csrc/ops/target.h"
 #include "csrc/pjrt/runtime.h"
 #include "csrc/trace/lower.h"
 
@@ -218,9 +219,17 @@ void check_writable(const Frame& frame) {
   }
 }
 
+ops::Target target_of(pjrt::PlatformKind kind) {
+  ops::Target target;
+  target.extremes_keep_nan = kind != pjrt::PlatformKind::kCpu;
+  target.s8_dot_is_exact = kind != pjrt::PlatformKind::kCuda;
+  return target;
+}
+
 // A builder that refuses its operands, or a lowering that says so, means: not for these arguments.
 trace::Lowered lower(const Frame& frame, trace::Node& node) {
   std::string reason;
+  const ops::TargetScope scope(target_of(pjrt::Runtime::get().kind()));
   try {
     return trace::lower(node);
   } catch (const std::invalid_argument& error) {

@@ -90,7 +90,7 @@ Values lower_addmm_activation(Call& c) {
   if (c.flag("use_gelu")) {
     return {x * 0.5 * (c.b.erf(x * M_SQRT1_2) + 1.0)};
   }
-  return {c.b.maximum(x, zeros_like(x))};
+  return {nan_maximum(x, zeros_like(x))};
 }
 
 Values lower_baddbmm(Call& c) {
