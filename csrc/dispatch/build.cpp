@@ -222,7 +222,7 @@ void check_writable(const Frame& frame) {
 ops::Target target_of(pjrt::PlatformKind kind) {
   ops::Target target;
   target.extremes_keep_nan = kind != pjrt::PlatformKind::kCpu;
-  target.s8_dot_is_exact = kind != pjrt::PlatformKind::kCuda;
+  target.has_s8_dot = kind != pjrt::PlatformKind::kCpu && kind != pjrt::PlatformKind::kCuda;
   return target;
 }
 

@@ -154,6 +154,11 @@ Value cast(const Value& x, DType dtype) {
   if (is_float(from) && is_integer(dtype) && dtype_bytes(dtype) < 4) {
     return b.convert(b.convert(x, DType::kS32), dtype);
   }
+  // This float8 has no infinity: PyTorch makes the largest number of what is larger, XLA NaN.
+  if (dtype == DType::kF8E4M3FN) {
+    const Value wide = cast(x, DType::kF32);
+    return b.convert(nan_minimum(nan_maximum(wide, b.like(wide, -448)), b.like(wide, 448)), dtype);
+  }
   return b.convert(x, dtype);
 }
 

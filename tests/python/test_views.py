@@ -201,7 +201,7 @@ def test_reading_back_every_layout():
         assert device.cpu().stride() == expected.cpu().clone().stride()
         alike = torch.empty_like(expected).copy_(device)
         other = torch.empty(expected.shape[::-1], dtype=expected.dtype)
-        other = other.permute(*range(other.dim() - 1, -1, -1)).copy_(device)
+        other = other.permute(tuple(range(other.dim() - 1, -1, -1))).copy_(device)
         for got in (alike, other):
             torch.testing.assert_close(got, expected, rtol=0, atol=0)
         if expected.numel() == 1:

@@ -182,7 +182,7 @@ def test_scatter(reduce: str, include_self: bool, dtype: torch.dtype) -> None:
     )
 
 
-@pytest.mark.parametrize("dtype", (torch.float32, torch.float64))
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @each(
     pdist_inf=lambda x, y: F.pdist(x, INF),
     cdist=lambda x, y: torch.cdist(x, y),
