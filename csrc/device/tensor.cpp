@@ -1,5 +1,7 @@
 #include "csrc/device/tensor.h"
 
+#include <cstring>
+
 #include <ATen/EmptyTensor.h>
 #include <ATen/ops/empty_strided.h>
 #include <ATen/ops/from_blob.h>
@@ -117,6 +119,14 @@ at::Tensor from_host_zero_copy(const at::Tensor& host, int device) {
 
 namespace {
 
+// Over the device memory itself, with the value's sizes in row-major order.
+at::Tensor in_place(const trace::ValuePtr& value) {
+  const auto options = at::TensorOptions().dtype(ops::to_scalar_type(value->dtype()));
+  value->buffer().await();
+  void* data = value->buffer().unsafe_pointer();
+  return at::from_blob(data, value->dims(), [value](void*) {}, options);
+}
+
 // The value's elements in host memory, laid out as its strides say. On XLA:CPU this is the device
 // memory itself when that is possible; the tensor then keeps the value alive.
 at::Tensor base_on_host(const trace::ValuePtr& value) {
@@ -126,11 +136,9 @@ at::Tensor base_on_host(const trace::ValuePtr& value) {
     return at::empty_strided(value->dims(), value->strides(), options);
   }
   if (pjrt::Runtime::get().host_addressable()) {
-    value->buffer().await();
-    void* data = value->buffer().unsafe_pointer();
-    at::Tensor in_place = at::from_blob(data, value->dims(), [value](void*) {}, options);
-    if (value->contiguous()) return in_place;
-    return at::empty_strided(value->dims(), value->strides(), options).copy_(in_place);
+    const at::Tensor base = in_place(value);
+    if (value->contiguous()) return base;
+    return at::empty_strided(value->dims(), value->strides(), options).copy_(base);
   }
   at::Tensor host = at::empty_strided(value->dims(), value->strides(), options);
   pjrt::HostLayout layout = pjrt::HostLayout::row_major();
@@ -145,6 +153,12 @@ at::Tensor base_on_host(const trace::ValuePtr& value) {
   return host;
 }
 
+bool is_whole(const trace::DeviceValue& value, const at::Tensor& tensor) {
+  return tensor.storage_offset() == 0 && tensor.sizes() == value.dims() &&
+         tensor.strides() == value.strides() &&
+         ops::to_dtype(tensor.scalar_type()) == value.dtype();
+}
+
 // Moving the whole base for a small part of it is worth it only while that is cheap; it saves
 // compiling a program for the view.
 bool worth_moving_base(const trace::DeviceValue& value, const at::Tensor& tensor) {
@@ -155,7 +169,27 @@ bool worth_moving_base(const trace::DeviceValue& value, const at::Tensor& tensor
 
 }  // namespace
 
-at::Tensor download(const at::Tensor& tensor) {
+bool download_bytes(const at::Tensor& tensor, void* dst) {
+  const trace::ValuePtr value = cell_of(*tensor.unsafeGetTensorImpl())->load();
+  if (!value || tensor.numel() == 0 || !value->contiguous() ||
+      !tensor.is_non_overlapping_and_dense()) {
+    return false;
+  }
+  raise_pending_checks(tensor.device().index());
+  const size_t bytes = tensor.nbytes();
+  if (pjrt::Runtime::get().host_addressable()) {
+    value->buffer().await();
+    const char* base = static_cast<const char*>(value->buffer().unsafe_pointer());
+    std::memmove(dst, base + tensor.storage_offset() * static_cast<int64_t>(tensor.itemsize()),
+                 bytes);
+    return true;
+  }
+  if (tensor.storage_offset() != 0 || value->bytes() != static_cast<int64_t>(bytes)) return false;
+  value->buffer().copy_to_host(dst, bytes, pjrt::HostLayout::row_major()).await();
+  return true;
+}
+
+at::Tensor host_view(const at::Tensor& tensor) {
   const int index = tensor.device().index();
   raise_pending_checks(index);
   const trace::ValuePtr value = cell_of(*tensor.unsafeGetTensorImpl())->load();
@@ -165,24 +199,34 @@ at::Tensor download(const at::Tensor& tensor) {
     at::Tensor packed = make_tensor(tensor.sizes(), trace::contiguous_strides(tensor.sizes()),
                                     tensor.scalar_type(), index);
     packed.copy_(tensor);
-    return download(packed);
+    return host_view(packed);
   }
-  const at::Tensor base = base_on_host(value);
-  // The storage's elements as the tensor's dtype, then the view of them.
-  const int64_t count =
-      static_cast<int64_t>(base.nbytes()) / static_cast<int64_t>(tensor.itemsize());
-  const at::Tensor storage = at::from_blob(base.data_ptr(), {count}, [base](void*) {}, options);
-  const at::Tensor view =
-      storage.as_strided(tensor.sizes(), tensor.strides(), tensor.storage_offset());
+  at::Tensor view;
+  if (pjrt::Runtime::get().host_addressable() && is_whole(*value, tensor)) {
+    view = in_place(value);
+  } else {
+    // The storage's elements as the tensor's dtype, then the view of them.
+    const at::Tensor base = base_on_host(value);
+    const int64_t count =
+        static_cast<int64_t>(base.nbytes()) / static_cast<int64_t>(tensor.itemsize());
+    const at::Tensor storage = at::from_blob(base.data_ptr(), {count}, [base](void*) {}, options);
+    view = storage.as_strided(tensor.sizes(), tensor.strides(), tensor.storage_offset());
+  }
+  if (tensor.is_conj()) view = view.conj();
+  if (tensor.is_neg()) view = view._neg_view();
+  return view;
+}
+
+at::Tensor download(const at::Tensor& tensor) {
   const bool keep_strides = tensor.is_non_overlapping_and_dense();
-  at::Tensor host = at::empty_strided(tensor.sizes(),
-                                      keep_strides ? trace::Shape(tensor.strides().begin(),
-                                                                  tensor.strides().end())
-                                                   : trace::contiguous_strides(tensor.sizes()),
-                                      options)
-                        .copy_(view);
+  const trace::Shape strides = keep_strides
+                                   ? trace::Shape(tensor.strides().begin(), tensor.strides().end())
+                                   : trace::contiguous_strides(tensor.sizes());
+  const auto options = at::TensorOptions().dtype(tensor.scalar_type());
+  at::Tensor host = at::empty_strided(tensor.sizes(), strides, options);
   if (tensor.is_conj()) host = host.conj();
   if (tensor.is_neg()) host = host._neg_view();
+  if (!download_bytes(tensor, host.data_ptr())) host.copy_(host_view(tensor));
   return host;
 }
 

@@ -22,6 +22,11 @@ trace::ValuePtr upload(const at::Tensor& host, int device, bool keep_alive_zero_
 // A CPU tensor with the elements of `tensor` (its sizes and, where dense, its strides). Waits.
 // Views are taken on the host from the base where that moves little; no program is compiled then.
 at::Tensor download(const at::Tensor& tensor);
+// The same for reading only: over device memory where that is host memory, which it keeps alive.
+at::Tensor host_view(const at::Tensor& tensor);
+// Copies the elements as stored to `dst`, in the order they have in memory. Waits. False where they
+// do not lie together as they should; then nothing happened.
+bool download_bytes(const at::Tensor& tensor, void* dst);
 
 // A CPU tensor over the very memory of `tensor`, which must not be written through it; throws where
 // device memory is not host memory or the tensor is a view with other strides than its base.

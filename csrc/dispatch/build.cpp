@@ -72,6 +72,14 @@ void dump(const std::string& folder, const std::string& name, const std::string&
 
 }  // namespace
 
+ops::Target lowering_target() {
+  const pjrt::PlatformKind kind = pjrt::Runtime::get().kind();
+  ops::Target target;
+  target.extremes_keep_nan = kind != pjrt::PlatformKind::kCpu;
+  target.has_s8_dot = kind != pjrt::PlatformKind::kCpu && kind != pjrt::PlatformKind::kCuda;
+  return target;
+}
+
 void rethrow_not_lowered(const Frame& frame, bool checked) {
   std::string reason;
   try {
@@ -109,6 +117,7 @@ trace::ProgramPtr build_program(const Frame& frame) {
   trace::Node node = build_node(frame, inferred);
   trace::Lowered lowered;
   try {
+    const ops::TargetScope scope(lowering_target());
     lowered = trace::lower(node);
   } catch (...) {
     rethrow_not_lowered(frame, /*checked=*/!node.shapes_from_lowering);

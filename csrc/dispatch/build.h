@@ -5,6 +5,7 @@
 
 #include "csrc/dispatch/frame.h"
 #include "csrc/dispatch/infer.h"
+#include "csrc/ops/target.h"
 #include "csrc/trace/program.h"
 
 namespace torch_tpu::dispatch {
@@ -22,6 +23,8 @@ void check_writable(const Frame& frame);
 // out= tensors that the Meta kernel resized.
 std::vector<trace::Program::Resize> find_resizes(const Frame& frame, const Inferred& inferred);
 void apply_resizes(const std::vector<trace::Program::Resize>& resizes, const Frame& frame);
+// What lowerings may know about the compiler; for an ops::TargetScope around them.
+ops::Target lowering_target();
 // Within a catch block: a builder that refuses its operands, or a lowering that says so, means "not
 // for these arguments"; other exceptions go on. `checked`: the Meta kernel has seen the arguments.
 [[noreturn]] void rethrow_not_lowered(const Frame& frame, bool checked);

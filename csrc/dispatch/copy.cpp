@@ -111,6 +111,15 @@ void copy_between_devices(const at::Tensor& src, const at::Tensor& dst) {
                  dst);
 }
 
+// One plain copy where both lie alike: at::copy_ would wake its threads for it.
+void copy_to_host(const at::Tensor& src, const at::Tensor& dst) {
+  const bool alike = dst.device().is_cpu() && src.scalar_type() == dst.scalar_type() &&
+                     src.sizes() == dst.sizes() && same_strides(src, dst) &&
+                     src.is_conj() == dst.is_conj() && src.is_neg() == dst.is_neg();
+  if (alike && device::download_bytes(src, dst.mutable_data_ptr())) return;
+  dst.copy_(device::host_view(src));
+}
+
 at::Tensor copy_from(const at::Tensor& self, const at::Tensor& dst, bool /*non_blocking*/) {
   // The error of a shape that does not fit is copy_'s own.
   if (self.sizes() != dst.sizes()) {
@@ -127,7 +136,7 @@ at::Tensor copy_from(const at::Tensor& self, const at::Tensor& dst, bool /*non_b
   } else if (on_tpu(dst)) {
     copy_from_host(self.device().is_cpu() ? self : self.cpu(), dst);
   } else {
-    dst.copy_(device::download(self));
+    copy_to_host(self, dst);
   }
   return dst;
 }
@@ -139,7 +148,7 @@ at::Tensor copy_from_and_resize(const at::Tensor& self, const at::Tensor& dst) {
 }
 
 at::Scalar local_scalar_dense(const at::Tensor& self) {
-  return at::_local_scalar_dense(device::download(self));
+  return at::_local_scalar_dense(device::host_view(self));
 }
 
 at::Tensor& copy_(at::Tensor& self, const at::Tensor& src, bool non_blocking) {

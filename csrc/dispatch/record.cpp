@@ -101,6 +101,7 @@ void Recorder::record(const Op& op, c10::Stack* stack) {
     if (op.entry->random) inputs.rng_state = next_rng_state(count_draws(node));
     stablehlo::Values values;
     try {
+      const ops::TargetScope scope(lowering_target());
       values = trace::lower_into(b_, node, inputs, checks_);
     } catch (...) {
       try {

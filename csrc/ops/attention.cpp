@@ -92,7 +92,7 @@ struct Softmax {
 
 Softmax softmax(const Value& scores) {
   Builder& b = scores.builder();
-  const Value max = reduce_max(scores, {3});
+  const Value max = reduce_max_loose(scores, {3});
   const Value shift = b.select(b.eq(max, b.like(max, -kInfinity)), zeros_like(max), max);
   Softmax s;
   s.weights = b.exponential(scores - over(shift, scores.dims()));

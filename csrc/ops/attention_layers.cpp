@@ -67,7 +67,7 @@ Attended attend(Call& c, const Value& query, const Value& key, const Value& valu
     scores = b.select(b.broadcast_to(mask, scores.dims()), b.like(scores, none), scores);
   }
   const auto over = [&](const Value& row) { return b.broadcast_to(row, scores.dims()); };
-  const Value powers = b.exponential(scores - over(reduce_max(scores, {3}, true)));
+  const Value powers = b.exponential(scores - over(reduce_max_loose(scores, {3}, true)));
   const Value weights = powers / over(reduce_sum(powers, {3}, true));
   // [B, H, T, E], then heads side by side.
   const Value mixed =
@@ -119,7 +119,7 @@ Values lower_transformer_encoder_layer_fwd(Call& c) {
   Value x = cast(attend(c, in, in, in, c.integer("num_heads")).out, t) + src;
   if (!norm_first) x = norm1(x);
   Value y = linear(norm_first ? norm2(x) : x, c.tensor("ffn_weight_1"), c.tensor("ffn_bias_1"));
-  y = c.flag("use_gelu") ? y * 0.5 * (b.erf(y * M_SQRT1_2) + 1.0) : b.maximum(y, zeros_like(y));
+  y = c.flag("use_gelu") ? y * 0.5 * (b.erf(y * M_SQRT1_2) + 1.0) : nan_maximum(y, zeros_like(y));
   y = cast(linear(cast(y, t), c.tensor("ffn_weight_2"), c.tensor("ffn_bias_2")), t) + x;
   return {norm_first ? y : norm2(y)};
 }

@@ -39,7 +39,7 @@ Value euclidean_by_product(const Value& x1, const Value& x2, const Dims& out) {
   const Value sum = b.broadcast_to(square_norm(x1), out) +
                     b.broadcast_to(b.transpose(square_norm(x2), swap), out);
   const Value square = sum - product * 2;
-  return b.sqrt(b.maximum(square, zeros_like(square)));
+  return b.sqrt(nan_maximum(square, zeros_like(square)));
 }
 
 Values lower__cdist_forward(Call& c) {

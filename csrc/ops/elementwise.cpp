@@ -243,8 +243,8 @@ Value pow_known(const Value& x, double exponent) {
   return {};
 }
 
-Value maximum(const Value& a, const Value& b) { return a.builder().maximum(a, b); }
-Value minimum(const Value& a, const Value& b) { return a.builder().minimum(a, b); }
+Value maximum(const Value& a, const Value& b) { return nan_maximum(a, b); }
+Value minimum(const Value& a, const Value& b) { return nan_minimum(a, b); }
 
 Value fmax(const Value& a, const Value& b) {
   Builder& builder = a.builder();

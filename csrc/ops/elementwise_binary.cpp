@@ -76,6 +76,20 @@ Values lower_rsub(Call& c) {
   return {math::sub(operand(c.tensor("other"), t, c.out().dims), b)};
 }
 
+// By a bool: a select of our own, as XLA would turn the product into one that makes 0 of inf * 0.
+Values lower_mul(Call& c) {
+  const DType t = opmath(promoted(c));
+  const bool by_bool = is_float(t) && c.dtype("other") == DType::kBool;
+  const bool of_bool = is_float(t) && c.dtype("self") == DType::kBool;
+  if (!by_bool && !of_bool) {
+    return lower_in<math::mul>(c, t);
+  }
+  check_castable(t, c.out().dtype);
+  const Value mask = operand(c.tensor(by_bool ? "other" : "self"), DType::kBool, c.out().dims);
+  const Value x = operand(c.tensor(by_bool ? "self" : "other"), t, c.out().dims);
+  return {c.b.select(mask, x, x * 0)};
+}
+
 Values lower_div_mode(Call& c) {
   const std::string mode = c.string("rounding_mode");
   if (mode == "trunc") {
@@ -145,7 +159,7 @@ void add_binary(Entries& t) {
       {"add.Tensor", lower_add},
       {"sub.Tensor", lower_sub},
       {"rsub.Tensor", lower_rsub},
-      {"mul.Tensor", lower_binary<math::mul>},
+      {"mul.Tensor", lower_mul},
       {"div.Tensor", lower_float_binary<math::div>},
       {"div.Tensor_mode", lower_div_mode},
       {"floor_divide", lower_binary<math::div_floor>},

@@ -61,7 +61,8 @@ Values lower_logit(Call& c) {
   if (c.has("eps")) {
     Builder& b = c.b;
     const Value eps = c.scalar("eps", x.dtype());
-    const Value clamped = b.clamp(eps, x, 1.0 - eps);
+    const Value low = b.broadcast_to(eps, x.dims());
+    const Value clamped = nan_minimum(nan_maximum(x, low), 1.0 - low);
     // A negative eps means none.
     x = b.select(operand(b.lt(eps, zeros_like(eps)), DType::kBool, x.dims()), x, clamped);
   }

@@ -29,7 +29,7 @@ struct Sampler {
 
 Value clip(const Value& x, int64_t size) {
   Builder& b = x.builder();
-  return b.minimum(b.maximum(x, zeros_like(x)), b.like(x, double(size - 1)));
+  return nan_minimum(nan_maximum(x, zeros_like(x)), b.like(x, double(size - 1)));
 }
 
 Coordinate clipped(const Coordinate& c, int64_t size) {

@@ -5,6 +5,8 @@
 #include <stdexcept>
 #include <string>
 
+#include "csrc/ops/target.h"
+
 namespace torch_tpu::ops {
 namespace {
 
@@ -20,14 +22,45 @@ Value reduce_wide(const Value& x, const Dims& dims, bool keepdim, double init, R
   return keepdim ? b.reshape(result, keep_dims(x.dims(), dims)) : result;
 }
 
-Value reduce_extreme(const Value& x, const Dims& dims, bool keepdim, Reduction kind) {
+// Whether the target's own maximum would do for NaN in values of this dtype.
+bool own_extremes(DType dtype) { return !is_float(dtype) || target().extremes_keep_nan; }
+
+// For targets whose own extremes drop NaN. Half types in f32, which XLA:CPU vectorizes; widening
+// loses nothing. A reduction to one number it would run on one thread, element by element, so
+// that takes two steps.
+Value reduce_nan_extreme(const Value& x, const Dims& dims, Reduction kind) {
+  constexpr int64_t kRows = 64;
+  Builder& b = x.builder();
+  const DType t = opmath(x.dtype());
+  const Value start = kind == Reduction::kMax ? b.lowest(t) : b.highest(t);
+  const stablehlo::Region body = nan_extreme_body(kind);
+  Value wide = b.convert(x, t);
+  Dims over = dims;
+  if (static_cast<int64_t>(dims.size()) == x.rank() && x.numel() > kRows * kRows &&
+      x.numel() % kRows == 0) {
+    wide = b.reduce({b.reshape(wide, {kRows, x.numel() / kRows})}, {start}, {1}, body)[0];
+    over = {0};
+  }
+  return b.convert(b.reduce({wide}, {start}, over, body)[0], x.dtype());
+}
+
+Value reduce_extreme(const Value& x, const Dims& dims, bool keepdim, Reduction kind, bool loose) {
   Builder& b = x.builder();
   Value result = x;
-  if (!dims.empty()) {
+  if (!dims.empty() && (loose || own_extremes(x.dtype()))) {
     const DType t = x.dtype();
     result = b.reduce(x, kind == Reduction::kMax ? b.lowest(t) : b.highest(t), dims, kind);
+  } else if (!dims.empty()) {
+    result = reduce_nan_extreme(x, dims, kind);
   }
   return keepdim ? b.reshape(result, keep_dims(x.dims(), dims)) : result;
+}
+
+// `a` where it wins or is NaN; else `b`, NaN or not.
+Value nan_extreme(const Value& a, const Value& b, Compare wins) {
+  Builder& builder = a.builder();
+  const Value take = builder.or_(builder.compare(wins, a, b), builder.ne(a, a));
+  return builder.select(take, a, b);
 }
 
 }  // namespace
@@ -121,6 +154,11 @@ Value cast(const Value& x, DType dtype) {
   if (is_float(from) && is_integer(dtype) && dtype_bytes(dtype) < 4) {
     return b.convert(b.convert(x, DType::kS32), dtype);
   }
+  // This float8 has no infinity: PyTorch makes the largest number of what is larger, XLA NaN.
+  if (dtype == DType::kF8E4M3FN) {
+    const Value wide = cast(x, DType::kF32);
+    return b.convert(nan_minimum(nan_maximum(wide, b.like(wide, -448)), b.like(wide, 448)), dtype);
+  }
   return b.convert(x, dtype);
 }
 
@@ -162,11 +200,29 @@ Value reduce_prod(const Value& x, const Dims& dims, bool keepdim) {
 }
 
 Value reduce_max(const Value& x, const Dims& dims, bool keepdim) {
-  return reduce_extreme(x, dims, keepdim, Reduction::kMax);
+  return reduce_extreme(x, dims, keepdim, Reduction::kMax, /*loose=*/false);
 }
 
 Value reduce_min(const Value& x, const Dims& dims, bool keepdim) {
-  return reduce_extreme(x, dims, keepdim, Reduction::kMin);
+  return reduce_extreme(x, dims, keepdim, Reduction::kMin, /*loose=*/false);
+}
+
+Value reduce_max_loose(const Value& x, const Dims& dims, bool keepdim) {
+  return reduce_extreme(x, dims, keepdim, Reduction::kMax, /*loose=*/true);
+}
+
+Value nan_maximum(const Value& a, const Value& b) {
+  return own_extremes(a.dtype()) ? a.builder().maximum(a, b) : nan_extreme(a, b, Compare::kGt);
+}
+
+Value nan_minimum(const Value& a, const Value& b) {
+  return own_extremes(a.dtype()) ? a.builder().minimum(a, b) : nan_extreme(a, b, Compare::kLt);
+}
+
+stablehlo::Region nan_extreme_body(Reduction kind) {
+  return [kind](const Values& v) -> Values {
+    return {kind == Reduction::kMax ? nan_maximum(v[0], v[1]) : nan_minimum(v[0], v[1])};
+  };
 }
 
 Value reduce_mean(const Value& x, const Dims& dims, bool keepdim) {

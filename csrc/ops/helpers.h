@@ -30,6 +30,14 @@ Dims broadcast_shape(const Dims& a, const Dims& b);
 Value reduce_sum(const Value& x, const Dims& dims, bool keepdim = false);
 Value reduce_max(const Value& x, const Dims& dims, bool keepdim = false);  // NaN propagates
 Value reduce_min(const Value& x, const Dims& dims, bool keepdim = false);
+// NaN may be lost. For shifts (softmax): x itself brings its NaN into the result. Compilers know
+// this form and fuse it with what follows.
+Value reduce_max_loose(const Value& x, const Dims& dims, bool keepdim = false);
+// The larger and the smaller of two values of one type; NaN propagates on every target.
+Value nan_maximum(const Value& a, const Value& b);
+Value nan_minimum(const Value& a, const Value& b);
+// nan_maximum and nan_minimum as the body of a reduction, window or scatter.
+stablehlo::Region nan_extreme_body(Reduction kind);
 Value reduce_prod(const Value& x, const Dims& dims, bool keepdim = false);
 Value reduce_mean(const Value& x, const Dims& dims, bool keepdim = false);  // x is floating
 // Sums `x` down to `shape` (the gradient of a broadcast).

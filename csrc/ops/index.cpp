@@ -25,9 +25,9 @@ stablehlo::Region combine_body(Builder& b, Combine how) {
       case Combine::kMul:
         return {b.multiply(old, update)};
       case Combine::kMax:
-        return {b.maximum(old, update)};
+        return {nan_maximum(old, update)};
       case Combine::kMin:
-        return {b.minimum(old, update)};
+        return {nan_minimum(old, update)};
     }
     return {update};
   };

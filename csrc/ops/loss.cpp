@@ -137,6 +137,12 @@ struct MultiMargin {
   Value weight;  // [N]
 };
 
+// Zero where it is not above zero, NaN included: CPU's loop adds only what is.
+Value positive(const Value& x) {
+  const Value zero = zeros_like(x);
+  return x.builder().select(x.builder().gt(x, zero), x, zero);
+}
+
 MultiMargin multi_margin(Call& c) {
   Builder& b = c.b;
   MultiMargin m{rows(c), {}, {}, {}};
@@ -147,7 +153,7 @@ MultiMargin multi_margin(Call& c) {
   m.hit = b.eq(classes, b.broadcast_in_dim(target, x.dims(), {0}));
   const Value own = reduce_sum(b.select(m.hit, x, zeros_like(x)), {1}, true);
   const Value margin = broadcast(c.scalar("margin", x.dtype()), x.dims());
-  const Value slack = b.maximum(margin - broadcast(own, x.dims()) + x, zeros_like(x));
+  const Value slack = positive(margin - broadcast(own, x.dims()) + x);
   m.slack = b.select(m.hit, zeros_like(x), slack);
   if (const Value weights = c.optional_tensor("weight")) {
     m.weight = take_rows(cast(weights, x.dtype()), target, 0);
@@ -207,7 +213,7 @@ MultiLabel multi_label(Call& c) {
   const Value across = b.broadcast_in_dim(x, square, {0, 2});
   const Value zero = zeros_like(across);
   const Value own = reduce_sum(b.select(m.hit, across, zero), {2}, true);
-  const Value slack = b.maximum(1 - broadcast(own, square) + across, zero);
+  const Value slack = positive(1 - broadcast(own, square) + across);
   const Value counts = b.and_(b.broadcast_in_dim(m.valid, square, {0, 1}),
                               b.not_(b.broadcast_in_dim(m.is_target, square, {0, 2})));
   m.slack = b.select(counts, slack, zero);
@@ -289,7 +295,7 @@ Values lower_huber_loss(Call& c) {
 Values lower_huber_loss_backward(Call& c) {
   const Value d = difference(c);
   const Value delta = scalar_like(c, "delta", d);
-  const Value slope = c.b.clamp(-delta, d, delta);
+  const Value slope = nan_minimum(nan_maximum(d, -delta), delta);
   return {slope * grad_against(c, d.dims(), d.dtype())};
 }
 
@@ -302,15 +308,15 @@ Values lower_binary_cross_entropy(Call& c) {
   Builder& b = c.b;
   const Pair p = pair(c);
   const Value floor = b.like(p.x, -100);  // keeps 0 * log(0) out, as on CPU
-  const Value log_x = b.maximum(b.log(p.x), floor);
-  const Value log_rest = b.maximum(b.log_plus_one(-p.x), floor);
+  const Value log_x = nan_maximum(b.log(p.x), floor);
+  const Value log_rest = nan_maximum(b.log_plus_one(-p.x), floor);
   const Value loss = (p.y - 1) * log_rest - p.y * log_x;
   return {reduced(c, times_weight(c, loss))};
 }
 
 Values lower_binary_cross_entropy_backward(Call& c) {
   const Pair p = pair(c);
-  const Value spread = c.b.maximum((1 - p.x) * p.x, c.b.like(p.x, 1e-12));
+  const Value spread = nan_maximum((1 - p.x) * p.x, c.b.like(p.x, 1e-12));
   const Value grad = grad_against(c, p.x.dims(), p.x.dtype());
   return {times_weight(c, grad * (p.x - p.y) / spread)};
 }
@@ -319,7 +325,7 @@ Values lower_binary_cross_entropy_with_logits(Call& c) {
   Builder& b = c.b;
   const Pair p = pair(c);
   const Value zero = zeros_like(p.x);
-  const Value softplus = b.log_plus_one(b.exponential(-b.abs(p.x))) + b.maximum(-p.x, zero);
+  const Value softplus = b.log_plus_one(b.exponential(-b.abs(p.x))) + nan_maximum(-p.x, zero);
   Value loss = (1 - p.y) * p.x;
   if (const Value pos_weight = c.optional_tensor("pos_weight")) {
     const Value w = broadcast(cast(pos_weight, p.x.dtype()), p.x.dims());

@@ -7,6 +7,7 @@
 #include <c10/util/Exception.h>
 
 #include "csrc/ops/helpers.h"
+#include "csrc/ops/low_bit.h"
 #include "csrc/ops/matmul_precision.h"
 #include "csrc/ops/table.h"
 
@@ -90,7 +91,7 @@ Values lower_addmm_activation(Call& c) {
   if (c.flag("use_gelu")) {
     return {x * 0.5 * (c.b.erf(x * M_SQRT1_2) + 1.0)};
   }
-  return {c.b.maximum(x, zeros_like(x))};
+  return {nan_maximum(x, zeros_like(x))};
 }
 
 Values lower_baddbmm(Call& c) {
@@ -133,35 +134,6 @@ Values lower_addr(Call& c) {
   const Dims dims = {vec1.dim(0), vec2.dim(0)};
   return {
       add_scaled(c, c.b.broadcast_in_dim(vec1, dims, {0}) * c.b.broadcast_in_dim(vec2, dims, {1}))};
-}
-
-Values lower_int_mm(Call& c) {
-  const Value a = cast(c.tensor("self"), DType::kS32);
-  return {dot(a, cast(c.tensor("mat2"), DType::kS32), kMatrices)};
-}
-
-// 8-bit floats are exact in bf16, whose products a TPU adds up in f32.
-Values lower_scaled_mm(Call& c) {
-  const Value self = c.tensor("self");
-  Value result = dot(cast(self, DType::kBF16), cast(c.tensor("mat2"), DType::kBF16), kMatrices);
-  // One scale for all, or one per row of self and per column of mat2.
-  for (const char* name : {"scale_a", "scale_b"}) {
-    Value scale = cast(c.tensor(name), DType::kF32);
-    if (scale.numel() == 1) scale = c.b.reshape(scale, {});
-    result = result * c.b.broadcast_to(scale, result.dims());
-  }
-  if (const Value bias = c.optional_tensor("bias")) {
-    result = result + c.b.broadcast_to(cast(bias, DType::kF32), result.dims());
-  }
-  return {cast(result, c.dtype_arg("out_dtype").value_or(self.dtype()))};
-}
-
-// self times the transpose of an int8 matrix whose rows have scales.
-Values lower_weight_int8pack_mm(Call& c) {
-  const Value self = c.tensor("self");
-  const Value weight = cast(c.tensor("mat2"), self.dtype());
-  const Value result = dot(self, weight, {{}, {}, {1}, {1}});
-  return {result * c.b.broadcast_to(cast(c.tensor("scales"), result.dtype()), result.dims())};
 }
 
 // --- linear ------------------------------------------------------------------------------------
@@ -301,14 +273,12 @@ void add_matmul(Entries& t) {
   t.push_back({.name = "dot", .lower = lower_dot});
   t.push_back({.name = "vdot", .lower = lower_vdot});
   t.push_back({.name = "addr", .lower = lower_addr, .special = {0.0}});
-  t.push_back({.name = "_int_mm", .lower = lower_int_mm});
-  t.push_back({.name = "_scaled_mm", .lower = lower_scaled_mm, .no_meta = true});
-  t.push_back({.name = "_weight_int8pack_mm", .lower = lower_weight_int8pack_mm});
   t.push_back({.name = "linear", .lower = lower_linear});
   // Its Meta kernel takes every weight for a matrix.
   t.push_back({.name = "linear_backward", .lower = lower_linear_backward, .no_meta = true});
   t.push_back({.name = "_trilinear", .lower = lower_trilinear, .no_meta = true});
   add_pdist(t);
+  add_low_bit(t);
 }
 
 }  // namespace torch_tpu::ops

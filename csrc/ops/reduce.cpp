@@ -200,7 +200,7 @@ Values lower_logsumexp(Call& c) {
   const Value x = cast(c.tensor("self"), opmath(c.out().dtype));
   const Dims dims = reduced_dims(c, x.rank());
   const bool complex = is_complex(x.dtype());
-  const Value top = reduce_max(complex ? b.real(x) : x, dims, true);
+  const Value top = reduce_max_loose(complex ? b.real(x) : x, dims, true);
   // An infinite maximum would give inf - inf; NaN must stay NaN.
   const Value infinite = b.eq(b.abs(top), b.like(top, std::numeric_limits<double>::infinity()));
   const Value shift = cast(b.select(infinite, zeros_like(top), top), x.dtype());

@@ -108,6 +108,9 @@ Value scan(const Value& x, int64_t dim, Reduction kind) {
     default:
       start = b.scalar(kind == Reduction::kMul ? 1 : 0, x.dtype());
   }
+  if (kind == Reduction::kMax || kind == Reduction::kMin) {
+    return b.reduce_window({x}, {start}, running_window(x, dim), nan_extreme_body(kind))[0];
+  }
   return b.reduce_window(x, start, running_window(x, dim), kind);
 }
 

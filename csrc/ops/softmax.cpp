@@ -21,7 +21,7 @@ Row row(Call& c, std::string_view name, int64_t dim) {
   return {cast(x, opmath(x.dtype())), wrap_dims({dim}, x.rank())};
 }
 
-Value shifted(const Row& r) { return r.x - r.expand(reduce_max(r.x, r.dim, true)); }
+Value shifted(const Row& r) { return r.x - r.expand(reduce_max_loose(r.x, r.dim, true)); }
 
 Value softmax(const Row& r) {
   const Value e = r.x.builder().exponential(shifted(r));

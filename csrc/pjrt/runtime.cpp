@@ -85,8 +85,9 @@ Runtime::Runtime() {
     // written in place (donation) or used again by another array then gives the product with the
     // old contents: silently wrong gradients from the second step on.
     options.env_option_overrides["xla_cpu_use_xnnpack"] = false;
-    // Its fast minimum and maximum drop NaN in reductions; PyTorch's keep it.
-    options.env_option_overrides["xla_cpu_enable_fast_min_max"] = false;
+    // Large reductions by its library of kernels: 3 to 12 times faster, and quicker to compile.
+    options.env_option_overrides["xla_cpu_experimental_ynn_fusion_type"] =
+        std::string("LIBRARY_FUSION_TYPE_REDUCE");
   }
   compile_options_ = options.serialize();
 }

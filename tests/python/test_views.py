@@ -172,3 +172,38 @@ def test_in_place_reuses_the_memory() -> None:
     x.add_(1.5)
     torch.tpu.synchronize()
     assert torch.tpu.max_memory_allocated() - before < x.nbytes
+
+
+def test_reading_back_every_layout():
+    """Into a new tensor, into one that lies alike, and into one that does not."""
+    base = torch.randn(2, 4, 6, 8, generator=torch.Generator().manual_seed(0))
+    complex_base = torch.randn(3, 5, dtype=torch.complex64)
+    views = [
+        lambda x: x,
+        lambda x: x[1],
+        lambda x: x[1, 2, 3],
+        lambda x: x[1, 2, 3, 4],
+        lambda x: x[:, 1:3],
+        lambda x: x[..., ::2],
+        lambda x: x.transpose(0, 3),
+        lambda x: x[:1].expand(5, 4, 6, 8),
+        lambda x: x.to(memory_format=torch.channels_last),
+        lambda x: x.to(memory_format=torch.channels_last)[:, 1],
+        lambda x: x.view(torch.int32),
+        lambda x: x.view(torch.uint8)[0],
+        lambda x: x[:0],
+    ]
+    cases = [(view, base) for view in views]
+    cases += [(f, complex_base) for f in (torch.conj, lambda x: x.conj().imag, torch.t)]
+    for view, host in cases:
+        expected, device = view(host), view(host.to("tpu"))
+        torch.testing.assert_close(device.cpu(), expected, rtol=0, atol=0)
+        assert device.cpu().stride() == expected.cpu().clone().stride()
+        alike = torch.empty_like(expected).copy_(device)
+        other = torch.empty(expected.shape[::-1], dtype=expected.dtype)
+        other = other.permute(tuple(range(other.dim() - 1, -1, -1))).copy_(device)
+        for got in (alike, other):
+            torch.testing.assert_close(got, expected, rtol=0, atol=0)
+        if expected.numel() == 1:
+            assert device.item() == expected.item()
+        assert device.tolist() == expected.tolist()

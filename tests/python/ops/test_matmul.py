@@ -66,39 +66,12 @@ def test_matmul(case, dtype):
     case.check(dtype)
 
 
-def test_int_mm():
-    a = torch.randint(-128, 128, (17, 8), dtype=torch.int8)
-    b = torch.randint(-128, 128, (8, 16), dtype=torch.int8)
-    got = torch._int_mm(a.to("tpu"), b.to("tpu"))
-    assert torch.equal(got.cpu(), a.int() @ b.int())
-
-
 @pytest.mark.parametrize("use_gelu", [False, True])
 def test_addmm_activation(use_gelu):
     args = torch.randn(5), torch.randn(3, 4), torch.randn(4, 5)
     want = torch._addmm_activation(*args, use_gelu=use_gelu)
     got = torch._addmm_activation(*(x.to("tpu") for x in args), use_gelu=use_gelu)
     torch.testing.assert_close(got.cpu(), want)
-
-
-def test_scaled_mm():
-    torch.manual_seed(0)
-    a = torch.randn(16, 32).to(torch.float8_e4m3fn)
-    b = torch.randn(16, 32).to(torch.float8_e4m3fn)
-    args = a, b.t(), torch.tensor(0.5), torch.tensor(0.25)
-    want = torch._scaled_mm(*args, out_dtype=torch.float32)
-    got = torch._scaled_mm(*(x.to("tpu") for x in args), out_dtype=torch.float32)
-    torch.testing.assert_close(got.cpu(), want)
-
-
-def test_weight_int8pack_mm():
-    torch.manual_seed(0)
-    x = torch.randn(8, 32, dtype=torch.bfloat16)
-    w = torch.randint(-128, 128, (16, 32), dtype=torch.int8)
-    scales = torch.rand(16, dtype=torch.bfloat16)
-    got = torch._weight_int8pack_mm(x.to("tpu"), w.to("tpu"), scales.to("tpu"))
-    want = torch._weight_int8pack_mm(x, w, scales)
-    torch.testing.assert_close(got.cpu(), want, rtol=2e-2, atol=1e-1)
 
 
 def test_half_accumulates_in_float32():

@@ -101,3 +101,16 @@ def test_cdist(p):
 
 def test_cdist_by_matrix_product():
     Case("cdist", torch.cdist, lambda make: (make(30, 4), make(5, 4))).check(torch.float32)
+
+
+def test_large_sums_follow_the_memory():
+    """Written in place, at one address: a kernel that remembers its operand gives the old sum."""
+    host = torch.randn(512, 1024, generator=torch.Generator().manual_seed(0))
+    device = host.to("tpu")
+    for _ in range(3):
+        host.mul_(-0.5).add_(0.25)
+        device.mul_(-0.5).add_(0.25)
+        for dims in ((0,), (1,), (0, 1)):
+            torch.testing.assert_close(device.sum(dims).cpu(), host.sum(dims), rtol=1e-5, atol=1e-2)
+            got = device.double().var(dims).cpu()
+            torch.testing.assert_close(got, host.double().var(dims))
