@@ -20,9 +20,8 @@ from pathlib import Path
 
 from .children import Child, folder_of, python_child
 from .compile import compile_all
-from .known import KNOWN
 from .record import Recording, all_tasks, source_of, stamp
-from .table import TABLE, make_table, write_table
+from .table import TABLE, make_table, surprises, write_table
 
 TRIVIAL = """module @trivial {
   func.func public @main(%arg0: tensor<8xf32>) -> (tensor<8xf32>) {
@@ -99,13 +98,9 @@ def main() -> int:
         print(f"wrote {TABLE}")
     counts = Counter(row["status"] for row in table.values())
     print(", ".join(f"{n} {what}" for what, n in sorted(counts.items())))
-    unexpected = [e for e, row in table.items() if row["status"] != "ok" and e not in KNOWN]
-    for entry in unexpected:
-        row = table[entry]
-        print(f"{entry}: {row['status']}")
-        for dtypes, reason in row.get("refused", {}).items():
-            print(f"    {dtypes}: {reason}")
-    return 1 if unexpected else 0
+    found = surprises(table)
+    print("\n".join(found))
+    return 1 if found else 0
 
 
 if __name__ == "__main__":

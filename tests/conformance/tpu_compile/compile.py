@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import queue
 import sys
 import threading
@@ -13,19 +12,13 @@ from pathlib import Path
 
 from ..run import Task, progress
 from .children import Child
+from .lines import append_line, read_lines
 from .programs import Program, Store
 
 
 def read_answers(path: Path, target: str) -> dict[str, Task]:
-    """The latest answer for each program and this target; a line cut short by a kill is dropped."""
-    answers: dict[str, Task] = {}
-    if path.exists():
-        for line in path.read_text().splitlines():
-            if line.endswith("}"):
-                answer = json.loads(line)
-                if answer.get("target") == target:
-                    answers[answer["key"]] = answer
-    return answers
+    """The latest answer for each program and this target."""
+    return {a["key"]: a for a in read_lines(path) if a.get("target") == target}
 
 
 def compile_all(
@@ -44,9 +37,7 @@ def compile_all(
     answers = read_answers(results, target)
     todo: queue.SimpleQueue[Program] = queue.SimpleQueue()
     missing = [
-        p
-        for p in programs
-        if p.key not in answers or (again and answers[p.key]["status"] != "ok")
+        p for p in programs if p.key not in answers or (again and answers[p.key]["status"] != "ok")
     ]
     for program in missing:
         todo.put(program)
@@ -69,8 +60,7 @@ def compile_all(
             with lock:
                 answers[program.key] = answer
                 counts[answer["status"]] += 1
-                with results.open("a") as file:
-                    file.write(json.dumps(answer) + "\n")
+                append_line(results, answer)
                 progress(sum(counts.values()), len(missing), counts, started, program.entry)
 
     threads = [threading.Thread(target=work) for _ in range(jobs)]

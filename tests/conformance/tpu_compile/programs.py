@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from .lines import append_line, read_lines
+
 PER_SIGNATURE = 2
 PER_ENTRY = 14
+ALL_KEPT = ("large:", "explicit:")  # tasks whose programs are never too many
 
 _DTYPE = re.compile(r"tensor<(?:[0-9?]+x)*(complex<f\d+>|[a-zA-Z]\w*)")
 
@@ -43,28 +45,28 @@ class Store:
         self.index = folder / "index.jsonl"
         self.programs: dict[str, Program] = {}
         self._counts: Counter[tuple[str, str]] = Counter()
-        if self.index.exists():
-            for line in self.index.read_text().splitlines():
-                self._keep(Program(**json.loads(line)))
+        for row in read_lines(self.index):
+            self._keep(Program(**row))
 
     def _keep(self, program: Program) -> None:
         self.programs[program.key] = program
+        if program.source.startswith(ALL_KEPT):
+            return
         self._counts[program.entry, program.signature] += 1
         self._counts[program.entry, ""] += 1
 
     def add(self, entry: str, form: str, text: str, source: str) -> bool:
         """Keeps the program unless it is known or there are enough like it."""
         program = Program(hash_of(text), entry, form, signature_of(text), source)
-        if (
-            program.key in self.programs
-            or self._counts[entry, program.signature] >= PER_SIGNATURE
+        enough = not source.startswith(ALL_KEPT) and (
+            self._counts[entry, program.signature] >= PER_SIGNATURE
             or self._counts[entry, ""] >= PER_ENTRY
-        ):
+        )
+        if program.key in self.programs or enough:
             return False
         self.folder.mkdir(parents=True, exist_ok=True)
         self.path(program).write_text(text)
-        with self.index.open("a") as file:
-            file.write(json.dumps(asdict(program)) + "\n")
+        append_line(self.index, asdict(program))
         self._keep(program)
         return True
 

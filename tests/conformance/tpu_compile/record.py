@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fnmatch
 import hashlib
-import json
 import shutil
 import time
 from collections import Counter
@@ -13,6 +12,7 @@ from typing import Any
 
 from ..run import ROOT, Task, progress
 from .children import python_child
+from .lines import append_line, read_lines
 from .programs import Store
 
 # Compiling is most of the time here, and how fast the program then runs is no matter.
@@ -30,9 +30,11 @@ def all_tasks() -> list[Task]:
     from ..op_checks import OPS, dtypes_of
     from ..other_checks import OPTIMIZERS
     from .cases import CASES
+    from .large import LARGE
 
     files = sorted((ROOT / "tests" / "python" / "ops").glob("test_*.py"))
-    tasks: list[Task] = [{"source": "explicit", "name": name} for name in CASES]
+    tasks: list[Task] = [{"source": "large", "name": name} for name in LARGE]
+    tasks += [{"source": "explicit", "name": name} for name in CASES]
     tasks += [{"source": what, "name": f.stem} for f in files for what in ("case", "tests")]
     tasks += [{"source": "optimizer", "name": name} for name in OPTIMIZERS]
     for name, op in OPS.items():
@@ -46,10 +48,12 @@ def all_tasks() -> list[Task]:
 
 def stamp() -> str:
     """Of all that programs depend on."""
-    digest = hashlib.sha256((Path(__file__).parent / "cases.py").read_bytes())
+    files = [Path(__file__).with_name(name) for name in ("cases.py", "large.py")]
     for folder in ("csrc/ops", "csrc/stablehlo", "csrc/trace"):
-        for file in sorted((ROOT / folder).glob("*.*")):
-            digest.update(file.read_bytes())
+        files += sorted((ROOT / folder).glob("*.*"))
+    digest = hashlib.sha256()
+    for file in files:
+        digest.update(file.read_bytes())
     return digest.hexdigest()[:16]
 
 
@@ -62,9 +66,7 @@ class Recording:
         self.store = Store(folder / "programs")
 
     def done(self) -> set[str]:
-        if not self.log.exists():
-            return set()
-        return {json.loads(line)["task"] for line in self.log.read_text().splitlines()}
+        return {row["task"] for row in read_lines(self.log)}
 
     def forget(self, pattern: str) -> list[Task]:
         """Drops the programs of these entries; the tasks that recorded them."""
@@ -99,10 +101,10 @@ class Recording:
                 result: dict[str, Any] = child.run(task)
                 kept = self._collect(dump, forms, source_of(task))
                 counts["programs"] += kept
-                with self.log.open("a") as file:
-                    line = {"task": source_of(task), "status": result["status"], "kept": kept}
-                    problems = result.get("problems") or [result.get("detail", "")]
-                    file.write(json.dumps({**line, "problems": problems}) + "\n")
+                row = {"task": source_of(task), "status": result["status"], "kept": kept}
+                append_line(
+                    self.log, {**row, "detail": result.get("detail") or result.get("problems")}
+                )
                 progress(i + 1, len(tasks), counts, started, source_of(task))
         finally:
             child.stop()

@@ -74,6 +74,19 @@ def _explicit(task: dict[str, Any]) -> Any:
         yield lambda dtype=dtype: CASES[task["name"]](Make(dtype))
 
 
+def _large(task: dict[str, Any]) -> Any:
+    from .cases import DTYPES, Make
+    from .large import LARGE
+
+    def step(make: Make) -> None:
+        result = LARGE[task["name"]](make)
+        if result is not None and result.requires_grad:
+            result.sum().backward()
+
+    for dtype in DTYPES:
+        yield lambda dtype=dtype: step(Make(dtype))
+
+
 class _NoCases:
     """Leaves out the tests that _case() runs more cheaply."""
 
