@@ -5,6 +5,7 @@ VENV ?= .venv
 JOBS ?= $(shell nproc)
 PYTEST_ARGS ?=
 CONFORMANCE_ARGS ?=
+TPU_COMPILE_ARGS ?=
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
@@ -15,12 +16,13 @@ content = $(shell cat $(1) | sha256sum | cut -c1-16)
 PACKAGES := $(VENV)/.packages-$(call content,requirements/dev.txt)
 EDITABLE := $(VENV)/.editable-$(call content,pyproject.toml)
 GTEST := $(VENV)/.gtest
+LIBTPU := $(VENV)/.libtpu-$(call content,requirements/tpu.txt)
 CPP_FILES = $(shell find csrc tests/cpp -name '*.cpp' -o -name '*.h' 2>/dev/null)
 
-.PHONY: help setup build demo test py-test cpp-test sanitize lint format wheel conformance bench clean
+.PHONY: help setup build demo test py-test cpp-test sanitize conformance tpu-compile-test lint format wheel bench clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 $(PACKAGES):
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit(f"TorchTPU needs Python >= 3.11; {sys.executable} is {sys.version.split()[0]}. Set PYTHON=.")'
@@ -67,6 +69,13 @@ sanitize: setup ## C++ tests under AddressSanitizer and UBSan (build-asan)
 	@test -f build-asan/build.ninja || cmake -S . -B build-asan $(CMAKE_ARGS) -DTORCH_TPU_SANITIZE=address,undefined
 	@cmake --build build-asan -j $(JOBS)
 	@ASAN_OPTIONS=detect_container_overflow=0 ctest --test-dir build-asan --output-on-failure --no-tests=ignore
+
+$(LIBTPU): $(PACKAGES)
+	$(PY) -m pip install --disable-pip-version-check --quiet --no-deps -r requirements/tpu.txt
+	@rm -f $(VENV)/.libtpu-* && touch $@
+
+tpu-compile-test: build $(LIBTPU) ## compile every op for a TPU with libtpu, no chip needed; TPU_COMPILE_ARGS="--ops 'conv*'"
+	PYTHONPATH=tests $(PY) -m conformance.tpu_compile $(TPU_COMPILE_ARGS)
 
 lint: setup ## layering, ruff, mypy, clang-format; changes nothing
 	$(PY) tools/check_layering.py

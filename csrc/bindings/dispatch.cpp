@@ -112,6 +112,14 @@ void bind_dispatch(py::module_& m) {
         return names;
       },
       "The names of the op table's entries.");
+  m.def(
+      "_op_forms",
+      [] {
+        py::dict forms;
+        for (const auto& [form, entry] : dispatch::op_forms()) forms[py::str(form)] = entry;
+        return forms;
+      },
+      "The op table's entry for each form of an op that it serves.");
   m.def("_from_host_zero_copy", &device::from_host_zero_copy, py::arg("tensor"), py::arg("device"),
         "A tpu tensor that reads the CPU tensor's memory in place where the plugin can.");
   m.def("_to_host_zero_copy", &device::to_host_zero_copy, py::arg("tensor"),

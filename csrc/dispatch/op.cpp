@@ -171,6 +171,14 @@ const Op& find_op(const std::string& name) {
   return *it->second;
 }
 
+std::vector<std::pair<std::string, std::string>> op_forms() {
+  std::vector<std::pair<std::string, std::string>> forms;
+  for (const auto& op : registry().ops) {
+    forms.emplace_back(op->name.substr(std::string("aten::").size()), op->entry->name);
+  }
+  return forms;
+}
+
 void register_fallback();  // fallback.cpp
 
 void register_ops() {

@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -58,6 +59,9 @@ void register_ops();
 
 // Runs an op of the table on the arguments on top of the stack, leaving its results there.
 void run_op(const Op& op, c10::Stack* stack);
+
+// Every registered form with the table entry that serves it: ("add_.Tensor", "add.Tensor").
+std::vector<std::pair<std::string, std::string>> op_forms();
 
 // The digested op of that name ("aten::copy_"); throws when the table does not serve it.
 const Op& find_op(const std::string& name);

@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "csrc/ops/helpers.h"
+#include "csrc/ops/integer_dot.h"
 #include "csrc/ops/matmul_precision.h"
 #include "csrc/ops/table.h"
 
@@ -62,6 +63,11 @@ Value convolve(Value x, const Value& kernel, stablehlo::Window window,
       low = std::max<int64_t>(0, low);
       high = std::max<int64_t>(0, high);
     }
+  }
+  const int64_t features =
+      kernel.dim(dims.kernel_output_feature) * kernel.dim(dims.kernel_input_feature);
+  if (is_wide_integer(x.dtype()) && kernel.numel() <= kMaxIntegerTaps * features) {
+    return integer_convolution(x, kernel, window, dims, groups);
   }
   return b.convolution(x, kernel, window, dims, groups, 1, opmath(x.dtype()),
                        matmul_precision(x.dtype()));

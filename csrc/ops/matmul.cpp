@@ -8,6 +8,7 @@
 
 #include "csrc/ops/helpers.h"
 #include "csrc/ops/low_bit.h"
+#include "csrc/ops/integer_dot.h"
 #include "csrc/ops/matmul_precision.h"
 #include "csrc/ops/table.h"
 
@@ -20,6 +21,7 @@ namespace {
 using stablehlo::DotDims;
 
 Value dot(const Value& a, const Value& b, const DotDims& dims) {
+  if (is_wide_integer(a.dtype())) return integer_dot(a, b, dims);
   return a.builder().dot_general(a, b, dims, opmath(a.dtype()), matmul_precision(a.dtype()));
 }
 

@@ -123,3 +123,22 @@ def test_second_derivative():
 
     for got, want in zip(second("tpu"), second("cpu"), strict=True):
         torch.testing.assert_close(got.cpu(), want, rtol=1e-4, atol=1e-3)
+
+
+INT64 = (torch.int64,)
+
+
+@cases(
+    Case("conv1d", F.conv1d, given(X1, (6, 4, 3), (6,), stride=2, padding=1), dtypes=INT64),
+    Case("conv2d", F.conv2d, given(X2, (6, 4, 2, 3), dilation=(3, 2)), dtypes=INT64),
+    Case("conv2d-groups", F.conv2d, given(X2, (6, 2, 3, 3), groups=2, padding=1), dtypes=INT64),
+    Case("conv3d", F.conv3d, given(X3, (3, 4, 2, 3, 2), stride=(1, 2, 2)), dtypes=INT64),
+    Case(
+        "transpose2d",
+        F.conv_transpose2d,
+        given(X2, (4, 3, 3, 2), stride=2, padding=1, output_padding=1, groups=2),
+        dtypes=INT64,
+    ),
+)
+def test_int64(case, dtype):
+    case.check(dtype)

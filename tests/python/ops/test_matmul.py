@@ -91,6 +91,14 @@ def test_linear_second_derivative():
         torch.testing.assert_close(got.cpu(), want)
 
 
+@pytest.mark.parametrize("shape", [(3, 4, 5), (40, 16, 50), (40, 19, 50), (40, 0, 50)])
+def test_int64_products_wrap_as_on_the_cpu(shape):
+    m, k, n = shape
+    a, b = (torch.randint(-(2**62), 2**62, size) for size in ((2, m, k), (2, k, n)))
+    for x, y in ((a, b), (a[0], b[0]), (a[0], b[0, :, 0]), (a[0], b)):
+        assert torch.equal((x.to("tpu") @ y.to("tpu")).cpu(), x @ y)
+
+
 def test_mixed_dtypes_are_refused():
     a = torch.ones(2, 3, device="tpu")
     b = torch.ones(3, 2, device="tpu", dtype=torch.float64)

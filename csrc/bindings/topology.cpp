@@ -1,0 +1,54 @@
+// Compiling for devices that are not attached: a program goes in, what the compiler says comes out.
+#include "csrc/pjrt/topology.h"
+
+#include "csrc/bindings/bindings.h"
+#include "csrc/pjrt/plugin_resolve.h"
+
+namespace torch_tpu::bindings {
+namespace {
+
+using pjrt::Topology;
+
+Topology create(const std::string& name, const std::string& plugin) {
+  const std::vector<std::string> dirs = pjrt::search_dirs();
+  const pjrt::PluginSpec spec = pjrt::resolve_plugin(plugin, dirs);
+  return Topology::create(pjrt::Plugin::load(spec.path, spec.kind), name);
+}
+
+py::dict compile(const Topology& topology, const std::string& program, int64_t num_partitions) {
+  pjrt::Executable executable;
+  std::map<std::string, double> costs;
+  pjrt::CompiledMemoryStats memory;
+  {
+    py::gil_scoped_release no_gil;
+    executable = topology.compile(program, pjrt::CompileOptions::topology(num_partitions));
+    costs = executable.cost_analysis();
+    memory = executable.memory_stats();
+  }
+  py::dict result;
+  result["flops"] = costs["flops"];
+  result["bytes_accessed"] = costs["bytes accessed"];
+  result["code_bytes"] = memory.generated_code_bytes;
+  result["argument_bytes"] = memory.argument_bytes;
+  result["output_bytes"] = memory.output_bytes;
+  result["alias_bytes"] = memory.alias_bytes;
+  result["temp_bytes"] = memory.temp_bytes;
+  return result;
+}
+
+}  // namespace
+
+void bind_topology(py::module_& m) {
+  py::class_<Topology>(m, "_Topology",
+                       "Devices that are not attached, such as \"v5e:2x2\". libtpu can abort the "
+                       "process on input it does not expect: use a child process.")
+      .def(py::init(&create), py::arg("name"), py::arg("plugin") = "tpu",
+           py::call_guard<py::gil_scoped_release>())
+      .def_property_readonly("platform_version", &Topology::platform_version)
+      .def_property_readonly("num_devices", [](const Topology& t) { return t.devices().size(); })
+      .def("compile", &compile, py::arg("program"), py::arg("num_partitions") = 1,
+           "Compiles StableHLO text; a dict of the compiler's figures (flops, bytes_accessed,\n"
+           "code_bytes, argument_bytes, output_bytes, alias_bytes, temp_bytes).");
+}
+
+}  // namespace torch_tpu::bindings
