@@ -211,10 +211,24 @@ void dump(const std::string& folder, const std::string& name, const std::string&
   std::ofstream(file.str()) << text;
 }
 
-// A function of the strides, so a hit need not ask again.
+at::Tensor tensor_of(c10::TensorImpl* impl) {
+  return at::Tensor(
+      c10::intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>::reclaim_copy(impl));
+}
+
+// A function of the strides and of Frame::add_aliases, so a hit need not ask again.
 void check_writable(const Frame& frame) {
+  const auto overlap = *frame.op.entry->overlap;
   for (const TensorRef& ref : frame.tensors) {
-    if (ref.written && ref.impl != nullptr) at::assert_no_internal_overlap(ref.impl);
+    if (!ref.written || ref.impl == nullptr) continue;
+    at::assert_no_internal_overlap(ref.impl);
+    for (const TensorRef& other : frame.tensors) {
+      if (&other == &ref || other.impl == nullptr || other.cell != ref.cell) continue;
+      const at::Tensor written = tensor_of(ref.impl);
+      const at::Tensor read = tensor_of(other.impl);
+      if (overlap == ops::Overlap::kSameOnly) at::assert_no_partial_overlap(written, read);
+      if (overlap == ops::Overlap::kNone) at::assert_no_overlap(written, read);
+    }
   }
 }
 
@@ -261,6 +275,7 @@ trace::ProgramPtr build_program(const Frame& frame) {
     output.sizes = result.sizes;
     output.strides = result.strides;
     output.write = result.write;
+    output.extent = result.extent;
     if (result.defined) {
       const stablehlo::Type& type = lowered.outputs[next++];
       output.value_dtype = type.dtype;
@@ -277,6 +292,7 @@ trace::ProgramPtr build_program(const Frame& frame) {
   }
   program->numbers = inferred.numbers;
   program->checks = std::move(lowered.checks);
+  program->num_counts = lowered.num_counts;
   for (int i = 0; i < trace::kNumCarriers; ++i) program->pack_sizes[i] = node.pack_sizes[i];
   return program;
 }

@@ -7,6 +7,7 @@
 #include "csrc/device/generator.h"
 #include "csrc/device/tensor.h"
 #include "csrc/dispatch/build.h"
+#include "csrc/dispatch/counted.h"
 #include "csrc/dispatch/debug.h"
 #include "csrc/dispatch/fallback.h"
 #include "csrc/dispatch/frame.h"
@@ -85,6 +86,11 @@ void finish(const trace::Program& program, Frame& frame, Launch& launch, c10::St
   const Op& op = frame.op;
   size_t next = 0;
   c10::SmallVector<at::Tensor, 4> fresh;
+  Counts counts;
+  if (program.num_counts > 0) {
+    const size_t at = launch.outs.size() - program.checks.size() - 1;
+    counts = read_counts(launch.outs[at], program.num_counts, frame.device);
+  }
   for (const auto& output : program.outputs) {
     if (!output.defined) {
       if (output.write < 0) fresh.emplace_back();
@@ -102,11 +108,15 @@ void finish(const trace::Program& program, Frame& frame, Launch& launch, c10::St
     if (target != nullptr) {
       target->value.reset();
       target->cell->store(std::move(value));
+    } else if (output.extent) {
+      const int64_t count = counts[static_cast<size_t>(output.extent->count)];
+      fresh.push_back(counted_tensor(*output.extent, count, output.dtype, std::move(value)));
     } else {
       fresh.push_back(device::make_tensor(output.sizes, output.strides, output.dtype, frame.device,
                                           std::move(value)));
     }
   }
+  if (program.num_counts > 0) ++next;
   c10::SmallVector<trace::ValuePtr, 2> flags;
   for (size_t i = 0; i < program.checks.size(); ++i) {
     flags.push_back(c10::make_intrusive<trace::DeviceValue>(
@@ -166,6 +176,10 @@ void apply_resizes(const trace::Program& program, Frame& frame) {
 
 void run_op(const Op& op, c10::Stack* stack) {
   if (op.entry->expands_masks) expand_masks(op, stack);
+  if (op.copies_out) {
+    run_and_copy_out(op, stack);
+    return;
+  }
   const c10::IValue* args = stack->data() + (stack->size() - op.args.size());
   while (true) {
     Frame frame(op, args);

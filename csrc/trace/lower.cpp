@@ -1,5 +1,7 @@
 #include "csrc/trace/lower.h"
 
+#include <algorithm>
+
 #include <c10/util/Exception.h>
 
 #include "csrc/ops/helpers.h"
@@ -117,6 +119,24 @@ class NodeLowering {
     }
   }
 
+  // Results that share a count share its slot, so that one number is read for them.
+  void add_extents(Lowered& lowered) {
+    std::vector<int32_t> known;
+    for (const ops::CountedResult& counted : source_.counted) {
+      const auto at = std::find(known.begin(), known.end(), counted.count.id());
+      Extent extent;
+      extent.count = static_cast<int>(at - known.begin());
+      if (at == known.end()) {
+        known.push_back(counted.count.id());
+        counts_.push_back(b_.reshape(counted.count, {1}));
+      }
+      extent.sizes.assign(counted.sizes.begin(), counted.sizes.end());
+      extent.order.assign(counted.order.begin(), counted.order.end());
+      node_.results.at(counted.result).extent = std::move(extent);
+    }
+    lowered.num_counts = static_cast<int>(counts_.size());
+  }
+
   Lowered finish(Values values) {
     TORCH_INTERNAL_ASSERT(node_.shapes_from_lowering || values.size() == node_.results.size(),
                           node_.name, ": the lowering gave ", values.size(), " values where ",
@@ -126,6 +146,7 @@ class NodeLowering {
     }
     Lowered lowered;
     Values outputs;
+    add_extents(lowered);
     Values written(node_.tensors.size());  // the newest base, per written tensor
     for (size_t i = 0; i < values.size(); ++i) {
       Result& result = node_.results[i];
@@ -134,8 +155,10 @@ class NodeLowering {
         continue;
       }
       if (!result.defined) continue;
-      if (node_.shapes_from_lowering && result.write < 0) {
-        result.dtype = ops::to_scalar_type(values[i].dtype());
+      if ((node_.shapes_from_lowering && result.write < 0) || result.extent) {
+        if (result.dtype == c10::ScalarType::Undefined) {
+          result.dtype = ops::to_scalar_type(values[i].dtype());
+        }
         result.sizes.assign(values[i].dims().begin(), values[i].dims().end());
         result.strides = contiguous_strides(result.sizes);
       }
@@ -158,6 +181,7 @@ class NodeLowering {
       lowered.outputs.push_back(value.type());
       outputs.push_back(value);
     }
+    if (!counts_.empty()) outputs.push_back(b_.concatenate(counts_, 0));
     for (const ops::PendingCheck& check : source_.checks) {
       outputs.push_back(check.flag);
       lowered.checks.push_back(check.what);
@@ -176,6 +200,7 @@ class NodeLowering {
   Values inputs_;
   Values packs_ = Values(kNumCarriers);
   Values reads_;
+  Values counts_;
 };
 
 }  // namespace

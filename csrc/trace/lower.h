@@ -1,6 +1,7 @@
 // From nodes to a StableHLO module. Parameters: the inputs in order, then one array per scalar
 // carrier in use, then the generator state. Results: one per node result that is defined (a new
-// tensor, or the new base value of a written cell), then one flag per index check.
+// tensor, or the new base value of a written cell), then the counts in one array if there are any,
+// then one flag per index check.
 #pragma once
 
 #include <string>
@@ -13,7 +14,8 @@ namespace torch_tpu::trace {
 
 struct Lowered {
   std::string text;                      // the module
-  std::vector<stablehlo::Type> outputs;  // types of the results, flags excluded
+  std::vector<stablehlo::Type> outputs;  // types of the results, counts and flags excluded
+  int num_counts = 0;
   std::vector<ops::ValueCheck> checks;
 };
 
