@@ -53,6 +53,16 @@ at::Tensor on_device(const at::Tensor& host, int device) {
 
 }  // namespace
 
+bool holds_mask(const Op& op, const c10::IValue* args) {
+  for (size_t i = 0; i < op.args.size(); ++i) {
+    if (op.args[i].name != "indices") continue;
+    for (const c10::IValue& item : args[i].toListRef()) {
+      if (item.isTensor() && item.toTensor().defined() && is_mask(item.toTensor())) return true;
+    }
+  }
+  return false;
+}
+
 void expand_masks(const Op& op, c10::Stack* stack) {
   c10::IValue& list = argument(op, stack, "indices");
   const at::Tensor self = argument(op, stack, "self").toTensor();

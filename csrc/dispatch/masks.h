@@ -10,4 +10,7 @@ namespace torch_tpu::dispatch {
 // Rewrites the argument `indices` on the stack where needed; for entries marked expands_masks.
 void expand_masks(const Op& op, c10::Stack* stack);
 
+// A mask was left to the program, so no Meta kernel knows the size of the result.
+bool holds_mask(const Op& op, const c10::IValue* args);
+
 }  // namespace torch_tpu::dispatch

@@ -55,7 +55,8 @@ Segments segments_of(Call& c) {
     c.check_range(numbers, 0, std::numeric_limits<int64_t>::max(),
                   "lengths contains negative value!");
     c.check_range(b.slice_dim(ends, 1, s.count - 1, s.count), s.n, s.n + 1,
-                  "Expected all rows of lengths along axis to sum to data.size(lengths.dim()-1) "
+                  "segment_reduce(): Expected all rows of lengths along axis to sum to "
+                  "data.size(lengths.dim()-1) "
                   "when !unsafe.");
   }
   const Dims rows = {batch, s.n};

@@ -15,6 +15,8 @@ REAL = (*FLOATS, *INTS, torch.bool)
 
 def few(make: Any, *shape: int) -> torch.Tensor:
     """Values that repeat."""
+    if make.dtype == torch.bool:
+        return make(*shape)
     return make(*shape, low=-2.0, high=2.0, grad=False).round().to(make.dtype)
 
 
@@ -99,7 +101,7 @@ def test_index_by_mask(case: Case, dtype: torch.dtype) -> None:
 
 
 def put(x: torch.Tensor, index: Any, value: torch.Tensor, accumulate: bool) -> torch.Tensor:
-    return x.clone().index_put_(index, value, accumulate=accumulate)
+    return torch.ops.aten.index_put(x, list(index), value, accumulate)
 
 
 MASK = torch.tensor([True, False, True, True])
