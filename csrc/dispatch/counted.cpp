@@ -1,14 +1,15 @@
 #include "csrc/dispatch/counted.h"
 
 #include <bit>
+#include <cstring>
 
 #include <ATen/MemoryOverlap.h>
 #include <ATen/native/Resize.h>
 
-#include "csrc/device/checks.h"
 #include "csrc/device/tensor.h"
 #include "csrc/dispatch/frame.h"
 #include "csrc/dispatch/infer.h"
+#include "csrc/pjrt/runtime.h"
 
 namespace torch_tpu::dispatch {
 namespace {
@@ -65,7 +66,13 @@ Counts read_counts(PJRT_Buffer* buffer, int count, int device) {
   const auto value = c10::make_intrusive<trace::DeviceValue>(buffer, stablehlo::DType::kS64, dims,
                                                              trace::Shape{1}, device);
   Counts counts(static_cast<size_t>(count));
-  value->buffer().copy_to_host(counts.data(), counts.size() * sizeof(int64_t)).await();
+  const size_t bytes = counts.size() * sizeof(int64_t);
+  if (pjrt::Runtime::get().host_addressable()) {
+    value->buffer().await();
+    std::memcpy(counts.data(), value->buffer().unsafe_pointer(), bytes);
+  } else {
+    value->buffer().copy_to_host(counts.data(), bytes).await();
+  }
   return counts;
 }
 

@@ -126,6 +126,7 @@ void finish(const trace::Program& program, Frame& frame, Launch& launch, c10::St
   for (size_t i = 0; i < flags.size(); ++i) {
     device::check_flag(std::move(flags[i]), program.checks[i]);
   }
+  if (program.num_counts > 0) device::raise_pending_checks(frame.device);  // as any read does
 
   const size_t num_args = op.args.size();
   if (op.returns.size() == 1 && !op.return_is_list[0]) {  // nearly every op

@@ -81,7 +81,10 @@ Values lower_nonzero_static(Call& c) {
   const int64_t n = self.numel();
   const int64_t size = c.integer("size");
   const double fill = static_cast<double>(c.integer("fill_value"));
-  if (c.out().numel() == 0 || n == 0) return {full(b, fill, DType::kS64, c.out().dims)};
+  if (size < 0) throw std::invalid_argument("expected a size of at least 0");
+  if (size * self.rank() == 0 || n == 0) {
+    return {full(b, fill, DType::kS64, {size, self.rank()})};
+  }
   const Hits hits = find_hits(self);
   const DType t = hits.number.dtype();
   const Value position = put_rows(full(b, -1, t, {size}), hit_targets(hits),
@@ -92,7 +95,8 @@ Values lower_nonzero_static(Call& c) {
   }
   const Value rows = columns.size() == 1 ? columns[0] : b.concatenate(columns, 1);
   const Value missing = b.lt(position, zeros_like(position));
-  return {b.select(b.broadcast_in_dim(missing, rows.dims(), {0}), b.like(rows, fill), rows)};
+  return {cast(b.select(b.broadcast_in_dim(missing, rows.dims(), {0}), b.like(rows, fill), rows),
+               DType::kS64)};
 }
 
 Values lower_masked_select(Call& c) {
@@ -107,6 +111,7 @@ Values lower_masked_select(Call& c) {
 }
 
 Values lower_masked_scatter(Call& c) {
+  if (c.dtype("mask") != DType::kBool) throw std::invalid_argument("expected a bool mask");
   const Dims& dims = c.out().dims;
   const Value self = c.b.broadcast_to(c.tensor("self"), dims);
   const Value mask = c.b.broadcast_to(cast(c.tensor("mask"), DType::kBool), dims);
@@ -270,7 +275,8 @@ void add_counted(Entries& t) {
   add("unique_dim_consecutive", lower_unique_dim_consecutive);
   t.push_back({.name = "masked_scatter", .lower = lower_masked_scatter});
   t.push_back({.name = "masked_scatter_backward", .lower = lower_masked_scatter_backward});
-  t.push_back({.name = "nonzero_static", .lower = lower_nonzero_static});
+  // Its Meta kernel has other strides than CPU's.
+  t.push_back({.name = "nonzero_static", .lower = lower_nonzero_static, .no_meta = true});
 }
 
 }  // namespace torch_tpu::ops

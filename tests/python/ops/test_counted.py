@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 import torch
+from ops.harness import ALL, ARITHMETIC, FLOATS, INTS, Case, cases
 
 import torch_tpu
-from ops.harness import ALL, ARITHMETIC, FLOAT, FLOATS, INTS, Case, cases, to_device
 
 REAL = (*FLOATS, *INTS, torch.bool)
 
@@ -54,9 +54,7 @@ def test_nonzero(case: Case, dtype: torch.dtype) -> None:
 @cases(
     Case("masked_select", torch.masked_select, lambda make: (make(3, 4), make.mask(3, 4)), ALL),
     Case("masked_select-spread", torch.masked_select, lambda make: (make(4), make.mask(3, 1))),
-    Case(
-        "masked_select-none", torch.masked_select, lambda make: (make(4), torch.zeros(4).bool())
-    ),
+    Case("masked_select-none", torch.masked_select, lambda make: (make(4), torch.zeros(4).bool())),
     Case("masked_select-empty", torch.masked_select, lambda make: (make(0), torch.zeros(0).bool())),
     Case(
         "masked_scatter",
@@ -139,8 +137,7 @@ def test_setitem_by_mask_of_another_size() -> None:
         x = torch.zeros(3, 2, device=device)
         mask = torch.tensor([True, True, False], device=device)
         with pytest.raises(RuntimeError) as caught:
-            x[mask] = torch.ones(3, 2, device=device)
-            x.cpu()
+            x.index_put_((mask,), torch.ones(3, 2, device=device)).cpu()
         messages.append(str(caught.value))
         return x
 
@@ -188,7 +185,9 @@ def test_setitem_by_mask_of_another_size() -> None:
         )
         for dim in range(3)
     ),
-    Case("unique-rows", torch.unique, lambda make: (few(make, 40, 2), {"dim": 0}), REAL, grad=False),
+    Case(
+        "unique-rows", torch.unique, lambda make: (few(make, 40, 2), {"dim": 0}), REAL, grad=False
+    ),
     Case("unique-no-rows", torch.unique, lambda make: (few(make, 0, 2), {"dim": 0}), grad=False),
     Case(
         "consecutive",
@@ -210,180 +209,6 @@ def test_setitem_by_mask_of_another_size() -> None:
 )
 def test_unique(case: Case, dtype: torch.dtype) -> None:
     case.check(dtype)
-
-
-@cases(
-    Case("bincount", torch.bincount, lambda make: (small(make, 9),), INTS, grad=False),
-    Case("bincount-long", torch.bincount, lambda make: (make.index(90, 9), None, 100), grad=False),
-    Case("bincount-empty", torch.bincount, lambda make: (make.index(9, 0), None, 3), grad=False),
-    Case(
-        "bincount-weights",
-        torch.bincount,
-        lambda make: (make.index(20, 9), make(9)),
-        (torch.float32, torch.float64, torch.float16, torch.int64),
-        grad=False,
-    ),
-    Case(
-        "repeat_interleave",
-        torch.repeat_interleave,
-        lambda make: (small(make, 7),),
-        (torch.int64, torch.int32),
-        grad=False,
-    ),
-    Case(
-        "repeat_interleave-rows",
-        torch.repeat_interleave,
-        lambda make: (make(4, 3), torch.tensor([0, 2, 0, 3]), 0),
-        FLOATS,
-    ),
-    Case(
-        "repeat_interleave-sized",
-        torch.repeat_interleave,
-        lambda make: (make(4, 3), torch.tensor([0, 2, 0, 3]), 0, {"output_size": 5}),
-    ),
-    Case("repeat_interleave-none", torch.repeat_interleave, lambda make: (make.index(1, 3),)),
-    Case("one_hot", torch.nn.functional.one_hot, lambda make: (make.index(6, 3, 2),), grad=False),
-)
-def test_sized_by_data(case: Case, dtype: torch.dtype) -> None:
-    case.check(dtype)
-
-
-@cases(
-    Case("histc", torch.histc, lambda make: (make(30), 7), (torch.float32, torch.float64)),
-    Case("histc-range", torch.histc, lambda make: (make(30), 5, -1, 2), FLOAT, grad=False),
-    Case(
-        "histogram",
-        torch.histogram,
-        lambda make: (make(5, 7), 6),
-        (torch.float32, torch.float64),
-        grad=False,
-    ),
-    Case(
-        "histogram-range",
-        torch.histogram,
-        lambda make: (make(30), 6, {"range": (-1.0, 2.0), "weight": make(30), "density": True}),
-        grad=False,
-    ),
-    Case(
-        "histogram-edges",
-        torch.histogram,
-        lambda make: (make(30), torch.tensor([-2.0, -1.0, 0.5, 3.0])),
-        grad=False,
-    ),
-    Case("histogram-same", torch.histogram, lambda make: (torch.ones(4), 3), grad=False),
-    Case("histogram-empty", torch.histogram, lambda make: (torch.ones(0), 3), grad=False),
-    Case(
-        "histogramdd",
-        torch.histogramdd,
-        lambda make: (make(40, 2), [3, 4]),
-        grad=False,
-    ),
-    Case(
-        "histogramdd-all",
-        torch.histogramdd,
-        lambda make: (
-            make(40, 2),
-            [3, 4],
-            {"range": [-1.0, 1.0, -2.0, 2.5], "weight": make(40), "density": True},
-        ),
-        grad=False,
-    ),
-    Case(
-        "histogramdd-edges",
-        torch.histogramdd,
-        lambda make: (make(20, 2), [torch.tensor([-1.0, 0, 1]), torch.tensor([-2.0, 0, 2, 3])]),
-        grad=False,
-    ),
-)
-def test_histogram(case: Case, dtype: torch.dtype) -> None:
-    case.check(dtype)
-
-
-def segment_reduce(data: torch.Tensor, reduce: str, **kwargs: Any) -> torch.Tensor:
-    return torch.segment_reduce(data, reduce, **kwargs)
-
-
-@pytest.mark.parametrize("reduce", ["sum", "mean", "max", "min", "prod"])
-@cases(
-    Case(
-        "lengths",
-        segment_reduce,
-        lambda make: (make(7, 2), {"lengths": torch.tensor([2, 0, 3, 1, 1])}),
-        (torch.float32, torch.float64),
-    ),
-    Case(
-        "offsets",
-        segment_reduce,
-        lambda make: (make(6), {"offsets": torch.tensor([0, 2, 2, 6])}),
-    ),
-    Case(
-        "initial",
-        segment_reduce,
-        lambda make: (make(6, 2), {"lengths": torch.tensor([4, 0, 2]), "initial": 2.0}),
-    ),
-    Case(
-        "axis",
-        segment_reduce,
-        lambda make: (make(2, 5, 3), {"lengths": torch.tensor([[2, 3, 0], [0, 1, 4]]), "axis": 1}),
-    ),
-    Case(
-        "unsafe",
-        segment_reduce,
-        lambda make: (make(6), {"lengths": torch.tensor([2, 1]), "unsafe": True}),
-    ),
-    Case(
-        "zeros",
-        segment_reduce,
-        lambda make: (make(6).mul(torch.tensor([1, 0, 1, 0, 0, 1.0])), {"lengths": torch.tensor([3, 3])}),
-    ),
-)
-def test_segment_reduce(case: Case, dtype: torch.dtype, reduce: str) -> None:
-    inputs = case.inputs
-    Case(case.name, case.fn, lambda make: (inputs(make)[0], reduce, inputs(make)[1])).check(dtype)
-
-
-def ctc(log_probs: torch.Tensor, targets: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-    return torch.nn.functional.ctc_loss(log_probs.log_softmax(-1), targets, *args, **kwargs)
-
-
-@cases(
-    Case(
-        "matrix",
-        ctc,
-        lambda make: (make(9, 3, 5), torch.tensor([[1, 2, 2], [3, 1, 1], [4, 0, 0]]))
-        + ([9, 7, 3], [3, 2, 1]),
-        (torch.float32, torch.float64),
-    ),
-    Case(
-        "joined",
-        ctc,
-        lambda make: (make(8, 3, 4), torch.tensor([1, 2, 1, 3]), [8, 8, 5], [2, 0, 2])
-        + ({"reduction": "sum"},),
-    ),
-    Case(
-        "impossible",
-        ctc,
-        lambda make: (make(3, 2, 4), torch.tensor([[1, 1, 1], [1, 2, 3]]), [3, 3], [3, 3])
-        + ({"reduction": "none", "zero_infinity": True},),
-    ),
-    Case(
-        "infinite",
-        ctc,
-        lambda make: (make(3, 2, 4), torch.tensor([[1, 1, 1], [1, 2, 3]]), [3, 3], [3, 3])
-        + ({"reduction": "none", "blank": 0},),
-    ),
-)
-def test_ctc_loss(case: Case, dtype: torch.dtype) -> None:
-    case.check(dtype)
-
-
-def test_ctc_lengths_are_no_part_of_the_program() -> None:
-    x = torch.randn(8, 2, 5, device="tpu").log_softmax(-1)
-    targets = torch.tensor([[1, 2, 3], [2, 2, 1]], device="tpu")
-    torch.nn.functional.ctc_loss(x, targets, [8, 8], [3, 3])
-    before = torch_tpu.stats()["compiles"]
-    torch.nn.functional.ctc_loss(x, targets, [7, 8], [3, 1])
-    assert torch_tpu.stats()["compiles"] == before
 
 
 # --- layouts and counts ---------------------------------------------------------------------------
@@ -411,15 +236,19 @@ def test_layout_is_that_of_the_cpu(name: str) -> None:
     assert actual.untyped_storage().nbytes() == expected.untyped_storage().nbytes()
     assert actual.storage_offset() == 0
     torch.testing.assert_close(actual.cpu(), expected)
-    torch.testing.assert_close(actual.untyped_storage().cpu().tolist(), expected.untyped_storage().tolist())
+    torch.testing.assert_close(
+        actual.untyped_storage().cpu().tolist(), expected.untyped_storage().tolist()
+    )
 
 
 def test_a_result_behaves_like_any_tensor(tmp_path: Any) -> None:
     x = torch.arange(10.0, device="tpu")
     y = x[x > 6]
-    assert y.is_contiguous() and y.clone().tolist() == [7, 8, 9]
+    assert y.is_contiguous()
+    assert y.clone().tolist() == [7, 8, 9]
     y += 1
-    assert y.tolist() == [8, 9, 10] and x.tolist() == list(range(10))
+    assert y.tolist() == [8, 9, 10]
+    assert x.tolist() == list(range(10))
     y[0] = 0
     assert y.view(3, 1).tolist() == [[0], [9], [10]]
     torch.save(y, tmp_path / "y")
@@ -484,56 +313,8 @@ def test_padding_is_given_back() -> None:
     ],
 )
 def test_errors_are_those_of_the_cpu(call: Any) -> None:
-    with pytest.raises(Exception) as expected:
+    with pytest.raises((RuntimeError, IndexError)) as expected:
         call("cpu")
     with pytest.raises(type(expected.value)) as actual:
         call("tpu")
     assert str(actual.value).splitlines()[0] == str(expected.value).splitlines()[0]
-
-
-# --- memory that is read and written --------------------------------------------------------------
-
-OVERLAPS = {
-    "add_": lambda x: x[1:].add_(x[:-1]),
-    "add-same": lambda x: x[1:].add_(x[1:]),
-    "add-apart": lambda x: x[:3].add_(x[3:]),
-    "add-transposed": lambda x: x[:4].view(2, 2).mul_(x[:4].view(2, 2).t()),
-    "add-number": lambda x: x.add_(x[2]),
-    "exp-out": lambda x: torch.exp(x[:-1], out=x[1:]),
-    "copy_": lambda x: x[1:].copy_(x[:-1]),
-    "where-out": lambda x: torch.where(x[1:] > 2, x[:-1], x[:-1], out=x[1:]),
-    "fill_": lambda x: x[1:].fill_(x[0]),
-    "masked_fill_": lambda x: x.masked_fill_(x > 2, x[0]),
-    "cumsum-out": lambda x: torch.cumsum(x[:-1], 0, out=x[1:]),
-    "gather-out": lambda x: torch.gather(x, 0, x.long() - 1, out=x),
-    "take-out": lambda x: torch.take(x[:-1], x[:-1].long() - 1, out=x[1:]),
-    "scatter_": lambda x: x.scatter_(0, x.long() - 1, x),
-    "index_add_": lambda x: x[1:].index_add_(0, x[:-1].long() - 1, x[:-1]),
-    "index_put_": lambda x: x[1:].index_put_((x[:-1].long() - 1,), x[:-1]),
-    "masked_select-out": lambda x: torch.masked_select(x[:-1], x[:-1] > 2, out=x[1:4]),
-    "sort-out": lambda x: torch.sort(x[:-1], out=(x[1:], x.long()[1:])),
-}
-
-
-@pytest.mark.parametrize("name", OVERLAPS)
-def test_overlap(name: str) -> None:
-    x = torch.arange(6.0) + 1
-    y = to_device(x)
-    message = None
-    try:
-        OVERLAPS[name](x)
-    except RuntimeError as error:
-        message = str(error)
-    for _ in range(2):  # the second time there may be a program
-        if message is None:
-            OVERLAPS[name](y)
-            torch.testing.assert_close(y.cpu(), x)
-            break
-        with pytest.raises(RuntimeError) as caught:
-            OVERLAPS[name](y)
-        assert str(caught.value) == message
-    # The same shapes in memory of their own share no program with it.
-    a, b = torch.ones(6, device="tpu"), torch.ones(6, device="tpu")
-    a[1:].add_(b[:-1])
-    with pytest.raises(RuntimeError):
-        a[1:].add_(a[:-1])
