@@ -9,6 +9,7 @@
 
 #include "csrc/base/env.h"
 #include "csrc/dispatch/infer.h"
+#include "csrc/dispatch/masks.h"
 #include "csrc/pjrt/runtime.h"
 #include "csrc/trace/lower.h"
 
@@ -216,6 +217,12 @@ at::Tensor tensor_of(c10::TensorImpl* impl) {
       c10::intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>::reclaim_copy(impl));
 }
 
+// x[mask] = x[0] is a masked_fill, which takes its value as a number.
+bool is_fill_value(const Frame& frame, const TensorRef& ref) {
+  return frame.op.entry->expands_masks && ref.impl->numel() == 1 &&
+         holds_mask(frame.op, frame.args);
+}
+
 // A function of the strides and of Frame::add_aliases, so a hit need not ask again.
 void check_writable(const Frame& frame) {
   const auto overlap = *frame.op.entry->overlap;
@@ -224,6 +231,7 @@ void check_writable(const Frame& frame) {
     at::assert_no_internal_overlap(ref.impl);
     for (const TensorRef& other : frame.tensors) {
       if (&other == &ref || other.impl == nullptr || other.cell != ref.cell) continue;
+      if (is_fill_value(frame, other)) continue;
       const at::Tensor written = tensor_of(ref.impl);
       const at::Tensor read = tensor_of(other.impl);
       if (overlap == ops::Overlap::kSameOnly) at::assert_no_partial_overlap(written, read);

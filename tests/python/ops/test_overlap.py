@@ -22,6 +22,10 @@ OVERLAPS = {
     "scatter_": lambda x: x.scatter_(0, x.long() - 1, x),
     "index_add_": lambda x: x[1:].index_add_(0, x[:-1].long() - 1, x[:-1]),
     "index_put_": lambda x: x[1:].index_put_((x[:-1].long() - 1,), x[:-1]),
+    "mask-fill": lambda x: x.index_put_((x > 2,), x[0]),
+    "mask-same": lambda x: x.index_put_((x > 0,), x),
+    "cat-out": lambda x: torch.cat([x[:2], x[4:]], out=x[2:]),
+    "max-out": lambda x: torch.max(x[:-1], 0, out=(x[1], x.long()[1])),
     "masked_select-out": lambda x: torch.masked_select(x[:-1], x[:-1] > 2, out=x[1:4]),
     "sort-out": lambda x: torch.sort(x[:-1], out=(x[1:], x.long()[1:])),
 }
