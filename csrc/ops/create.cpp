@@ -1,5 +1,6 @@
 // Tensors made from numbers: fill, ranges, identity, triangle indices; and isin.
 #include <cmath>
+#include <limits>
 
 #include "csrc/ops/helpers.h"
 #include "csrc/ops/index.h"
@@ -129,6 +130,21 @@ Values triangle_indices(Call& c, bool lower) {
 Values lower_tril_indices(Call& c) { return triangle_indices(c, /*lower=*/true); }
 Values lower_triu_indices(Call& c) { return triangle_indices(c, /*lower=*/false); }
 
+Values lower_one_hot(Call& c) {
+  Builder& b = c.b;
+  const Value self = c.tensor("self");
+  const int64_t classes = c.integer("num_classes");
+  c.check_range(self, 0, std::numeric_limits<int64_t>::max(), "Class values must be non-negative.");
+  c.check_range(self, std::numeric_limits<int64_t>::min(), classes,
+                "Class values must be smaller than num_classes.");
+  Dims dims = self.dims();
+  dims.push_back(classes);
+  const Type positions(DType::kS64, dims);
+  const Value here =
+      b.eq(b.broadcast_in_dim(self, dims, range(self.rank())), b.iota(positions, self.rank()));
+  return {b.convert(here, DType::kS64)};
+}
+
 // --- looking up ----------------------------------------------------------------------------------
 
 // Above this many comparisons the test elements are sorted and searched.
@@ -193,6 +209,8 @@ void add_create(Entries& t) {
   t.push_back({.name = "eye.m", .lower = lower_eye});
   t.push_back({.name = "tril_indices", .lower = lower_tril_indices});
   t.push_back({.name = "triu_indices", .lower = lower_triu_indices});
+  // The caller finds the number of classes where it is not given.
+  t.push_back({.name = "one_hot", .lower = lower_one_hot, .internal = true, .no_meta = true});
   t.push_back({.name = "isin.Tensor_Tensor", .lower = lower_isin_tensor_tensor});
   t.push_back({.name = "isin.Tensor_Scalar", .lower = lower_isin_tensor_scalar});
   t.push_back({.name = "isin.Scalar_Tensor", .lower = lower_isin_scalar_tensor});

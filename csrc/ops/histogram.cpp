@@ -108,7 +108,7 @@ Values edges_of(Call& c, const Value& points, const Dims& bins) {
       low = reduce_min(column, {0});
       high = reduce_max(column, {0});
       check_finite(c, low, high,
-                   "torch.histogramdd(): dimension " + std::to_string(d) +
+                   "torch.histogramdd: dimension " + std::to_string(d) +
                        "'s range of the data is not finite");
       const Value same = b.eq(low, high);
       low = b.select(same, low - 0.5, low);

@@ -87,6 +87,16 @@ Segments segments_of(Call& c) {
   return s;
 }
 
+std::string reduction_of(Call& c) {
+  const std::string name = c.string("reduce");
+  if (name == "amax") return "max";
+  if (name == "amin") return "min";
+  for (const char* known : {"sum", "mean", "max", "min", "prod"}) {
+    if (name == known && is_float(c.dtype("data"))) return name;
+  }
+  throw std::invalid_argument("expected floats and one of sum, mean, max, min, prod");
+}
+
 double identity_of(const std::string& reduce) {
   const double inf = std::numeric_limits<double>::infinity();
   if (reduce == "max") return -inf;
@@ -113,7 +123,7 @@ Values lower_segment_reduce(Call& c) {
   Builder& b = c.b;
   const Value data = c.tensor("data");
   const Segments s = segments_of(c);
-  const std::string reduce = c.string("reduce");
+  const std::string reduce = reduction_of(c);
   const DType t = opmath(data.dtype());
   const Value rows = b.reshape(b.convert(data, t), s.rows_shape());
   const Dims shape = s.segments_shape();
@@ -163,7 +173,7 @@ Values lower_segment_reduce_backward(Call& c) {
   Builder& b = c.b;
   const Value data = c.tensor("data");
   const Segments s = segments_of(c);
-  const std::string reduce = c.string("reduce");
+  const std::string reduce = reduction_of(c);
   const DType t = opmath(data.dtype());
   const Dims shape = s.segments_shape();
   if (data.numel() == 0 || stablehlo::product(shape) == 0) return {full(b, 0, t, data.dims())};

@@ -304,9 +304,16 @@ def test_padding_is_given_back() -> None:
         lambda d: torch.repeat_interleave(torch.tensor([[1]], device=d)),
         lambda d: torch.repeat_interleave(torch.tensor([1, 2], device=d), output_size=4).cpu(),
         lambda d: torch.ones(3, device=d)[torch.ones(2, device=d).bool()],
+        lambda d: torch.nn.functional.one_hot(torch.tensor([1, -1], device=d)),
+        lambda d: torch.nn.functional.one_hot(torch.tensor([1, 2], device=d), 2).cpu(),
+        lambda d: torch.nn.functional.one_hot(torch.tensor([1, -2], device=d), 2).cpu(),
+        lambda d: torch.nn.functional.one_hot(torch.ones(0, device=d).long()),
         lambda d: torch.histogram(torch.ones(3, device=d), 0),
         lambda d: torch.histogram(torch.ones(3, device=d), 3, weight=torch.ones(2, device=d)),
         lambda d: torch.segment_reduce(torch.ones(3, device=d), "sum").cpu(),
+        lambda d: torch.segment_reduce(
+            torch.ones(3, device=d), "some", lengths=torch.tensor([3], device=d)
+        ),
         lambda d: torch.segment_reduce(
             torch.ones(3, device=d), "sum", lengths=torch.tensor([1, 1], device=d)
         ).cpu(),

@@ -42,6 +42,12 @@ def small(make: Any, *shape: int) -> torch.Tensor:
         lambda make: (make(4, 3), torch.tensor([0, 2, 0, 3]), 0, {"output_size": 5}),
     ),
     Case("repeat_interleave-none", torch.repeat_interleave, lambda make: (make.index(1, 3),)),
+    Case(
+        "one_hot-wide",
+        torch.nn.functional.one_hot,
+        lambda make: (make.index(6, 3, 2), 9),
+        grad=False,
+    ),
     Case("one_hot", torch.nn.functional.one_hot, lambda make: (make.index(6, 3, 2),), grad=False),
 )
 def test_sized_by_data(case: Case, dtype: torch.dtype) -> None:
