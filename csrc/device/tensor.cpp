@@ -55,16 +55,32 @@ PJRT_Buffer_Type buffer_type(stablehlo::DType dtype) {
   return PJRT_Buffer_Type_INVALID;
 }
 
-at::Tensor make_tensor(c10::IntArrayRef sizes, c10::IntArrayRef strides, c10::ScalarType dtype,
-                       int device, trace::ValuePtr value) {
-  const caffe2::TypeMeta meta = c10::scalarTypeToTypeMeta(dtype);
-  const size_t nbytes = value ? static_cast<size_t>(value->bytes())
-                              : at::detail::computeStorageNbytes(sizes, strides, meta.itemsize());
+namespace {
+
+at::Tensor make_tensor_of(c10::IntArrayRef sizes, c10::IntArrayRef strides, c10::ScalarType dtype,
+                          c10::intrusive_ptr<c10::StorageImpl> storage) {
   at::Tensor tensor = at::detail::make_tensor<c10::TensorImpl>(
-      c10::Storage(make_storage(device, nbytes, std::move(value))),
-      c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), meta);
+      c10::Storage(std::move(storage)), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1),
+      c10::scalarTypeToTypeMeta(dtype));
   tensor.unsafeGetTensorImpl()->set_sizes_and_strides(sizes, strides);
   return tensor;
+}
+
+}  // namespace
+
+at::Tensor make_tensor(c10::IntArrayRef sizes, c10::IntArrayRef strides, c10::ScalarType dtype,
+                       int device, trace::ValuePtr value) {
+  const size_t nbytes =
+      value ? static_cast<size_t>(value->bytes())
+            : at::detail::computeStorageNbytes(sizes, strides, c10::elementSize(dtype));
+  return make_tensor_of(sizes, strides, dtype, make_storage(device, nbytes, std::move(value)));
+}
+
+at::Tensor make_prefix_tensor(c10::IntArrayRef sizes, c10::IntArrayRef strides,
+                              c10::ScalarType dtype, int device, trace::ValuePtr value) {
+  const size_t nbytes = at::detail::computeStorageNbytes(sizes, strides, c10::elementSize(dtype));
+  if (nbytes == 0) value.reset();
+  return make_tensor_of(sizes, strides, dtype, make_storage(device, nbytes, std::move(value)));
 }
 
 namespace {

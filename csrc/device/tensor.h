@@ -13,6 +13,11 @@ namespace torch_tpu::device {
 at::Tensor make_tensor(c10::IntArrayRef sizes, c10::IntArrayRef strides, c10::ScalarType dtype,
                        int device, trace::ValuePtr value = {});
 
+// The same for a tensor that is only the beginning of `value`: its storage is as long as the tensor
+// needs, and what the value holds behind that is never seen.
+at::Tensor make_prefix_tensor(c10::IntArrayRef sizes, c10::IntArrayRef strides,
+                              c10::ScalarType dtype, int device, trace::ValuePtr value);
+
 PJRT_Buffer_Type buffer_type(stablehlo::DType dtype);
 
 // Uploads a dense CPU tensor. Copies during the call unless `keep_alive_zero_copy`: then the device

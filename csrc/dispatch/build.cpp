@@ -9,11 +9,21 @@
 
 #include "csrc/base/env.h"
 #include "csrc/dispatch/decompose.h"
+#include "csrc/dispatch/masks.h"
 #include "csrc/dispatch/node.h"
 #include "csrc/pjrt/runtime.h"
 #include "csrc/trace/lower.h"
 
 namespace torch_tpu::dispatch {
+namespace {
+
+at::Tensor tensor_of(c10::TensorImpl* impl) {
+  return at::Tensor(
+      c10::intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>::reclaim_copy(impl));
+}
+
+}  // namespace
+
 std::vector<trace::Program::Resize> find_resizes(const Frame& frame, const Inferred& inferred) {
   std::vector<trace::Program::Resize> out;
   if (!frame.op.out_form || !inferred.known) return out;
@@ -32,8 +42,7 @@ std::vector<trace::Program::Resize> find_resizes(const Frame& frame, const Infer
 void apply_resizes(const std::vector<trace::Program::Resize>& resizes, const Frame& frame) {
   for (const auto& resize : resizes) {
     c10::TensorImpl* impl = frame.tensors[static_cast<size_t>(resize.tensor)].impl;
-    const at::Tensor tensor(
-        c10::intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>::reclaim_copy(impl));
+    const at::Tensor tensor = tensor_of(impl);
     tensor.resize_(resize.sizes);
     if (tensor.strides() != trace::ShapeRef(resize.strides)) {
       impl->set_sizes_and_strides(resize.sizes, resize.strides);
@@ -41,16 +50,36 @@ void apply_resizes(const std::vector<trace::Program::Resize>& resizes, const Fra
   }
 }
 
+namespace {
+
+// x[mask] = x[0] is a masked_fill, which takes its value as a number.
+bool is_fill_value(const Frame& frame, const TensorRef& ref) {
+  return frame.op.entry->expands_masks && ref.impl->numel() == 1 &&
+         holds_mask(frame.op, frame.args);
+}
+
+}  // namespace
+
 void check_writable(const Frame& frame) {
+  const auto overlap = *frame.op.entry->overlap;
   for (const TensorRef& ref : frame.tensors) {
-    if (ref.written && ref.impl != nullptr) at::assert_no_internal_overlap(ref.impl);
+    if (!ref.written || ref.impl == nullptr) continue;
+    at::assert_no_internal_overlap(ref.impl);
+    for (const TensorRef& other : frame.tensors) {
+      if (&other == &ref || other.impl == nullptr || other.cell != ref.cell) continue;
+      if (is_fill_value(frame, other)) continue;
+      const at::Tensor written = tensor_of(ref.impl);
+      const at::Tensor read = tensor_of(other.impl);
+      if (overlap == ops::Overlap::kSameOnly) at::assert_no_partial_overlap(written, read);
+      if (overlap == ops::Overlap::kNone) at::assert_no_overlap(written, read);
+    }
   }
 }
 
 namespace {
 
-// An out= tensor of another dtype than the inputs. Some ops allow that and some do not, which is not
-// always their Meta kernel's business.
+// An out= tensor of another dtype than the inputs. Some ops allow that and some do not, which is
+// not always their Meta kernel's business.
 bool casts_into_out(const Frame& frame) {
   if (!frame.op.out_form) return false;
   const c10::TensorImpl* first = nullptr;
@@ -135,6 +164,7 @@ trace::ProgramPtr build_program(const Frame& frame) {
   }
   program->numbers = inferred.numbers;
   program->checks = std::move(lowered.checks);
+  program->num_counts = lowered.num_counts;
   for (int i = 0; i < trace::kNumCarriers; ++i) program->pack_sizes[i] = node.pack_sizes[i];
   return program;
 }

@@ -18,7 +18,7 @@ class NotLowered : public std::runtime_error {
 
 // The steps, for whoever builds programs out of several calls.
 //
-// A function of the strides, so a hit need not ask again.
+// A function of the strides and of Frame::add_aliases, so a hit need not ask again.
 void check_writable(const Frame& frame);
 // out= tensors that the Meta kernel resized.
 std::vector<trace::Program::Resize> find_resizes(const Frame& frame, const Inferred& inferred);

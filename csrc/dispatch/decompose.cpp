@@ -56,6 +56,7 @@ std::unique_ptr<Decomposed> make_decomposed(const c10::OperatorHandle& handle) {
   if (!is_functional(handle.schema()) || !has_decomposition(full_name(handle))) return nullptr;
   auto out = std::make_unique<Decomposed>();
   out->entry.name = handle.operator_name().name;
+  out->entry.overlap = ops::Overlap::kFine;
   for (const c10::Argument& argument : handle.schema().arguments()) {
     out->keyed_names.push_back(argument.name());
   }

@@ -95,7 +95,10 @@ Frame::Frame(const Op& op_in, const c10::IValue* args_in) : op(op_in), args(args
         break;
     }
   }
-  if (op.writes) choose_donations();
+  if (op.writes) {
+    choose_donations();
+    if (op.entry->overlap != ops::Overlap::kFine) add_aliases();
+  }
   if (device < 0) find_device();
   // A decomposition may keep values of its own, which live on one device.
   if (op.entry->lower == nullptr) key.add(static_cast<int64_t>(device));
@@ -116,6 +119,20 @@ void Frame::choose_donations() {
     }
   }
   key.add(mask);
+}
+
+// Where a tensor that is read lies in the storage of one that is written decides whether the call
+// is an error (see check_writable), so it is part of the key.
+void Frame::add_aliases() {
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    if (!tensors[i].written || tensors[i].cell == nullptr) continue;
+    for (size_t j = 0; j < tensors.size(); ++j) {
+      if (i == j || tensors[j].cell != tensors[i].cell) continue;
+      key.add(static_cast<uint64_t>(i) << 32 | j);
+      key.add(tensors[i].impl->storage_offset());
+      key.add(tensors[j].impl->storage_offset());
+    }
+  }
 }
 
 void Frame::mixed_devices(const at::Tensor& tensor) const {

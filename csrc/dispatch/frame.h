@@ -62,6 +62,7 @@ class Frame {
   void add_scalar(const c10::IValue& value, const ArgPlan& plan);
   void add_structural(const c10::IValue& value);
   void choose_donations();
+  void add_aliases();
   void find_device();
   [[noreturn]] void mixed_devices(const at::Tensor& tensor) const;
 

@@ -4,6 +4,8 @@
 #include <ATen/ops/empty_strided.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
+#include "csrc/dispatch/masks.h"
+
 namespace torch_tpu::dispatch {
 namespace {
 
@@ -88,7 +90,8 @@ Inferred infer(const Frame& frame) {
   const Op& op = frame.op;
   at::AutoDispatchBelowADInplaceOrView below_autograd;
   c10::Stack stack = stand_in_stack(frame, meta_stand_in, c10::kMeta, out.tensors);
-  if (op.entry->no_meta || !op.handle.hasComputedKernelForDispatchKey(c10::DispatchKey::Meta)) {
+  if (op.entry->no_meta || (op.entry->expands_masks && holds_mask(op, frame.args)) ||
+      !op.handle.hasComputedKernelForDispatchKey(c10::DispatchKey::Meta)) {
     return out;
   }
   try {

@@ -28,12 +28,12 @@ bool has_argument(const Op& op, const char* name) {
   return false;
 }
 
-// Writing one number through one mask of the whole shape is a select and needs no positions.
-bool is_masked_fill(const Op& op, c10::Stack* stack, const at::Tensor& self,
-                    c10::ArrayRef<c10::IValue> indices) {
-  return has_argument(op, "values") && argument(op, stack, "values").toTensor().numel() == 1 &&
-         indices.size() == 1 && indices[0].isTensor() &&
-         indices[0].toTensor().sizes() == self.sizes();
+// A mask that is the only index. Written through, it is a select. Read through, it must come first,
+// and the rest of a row must lie as it does in the result, which is then a prefix of the padded
+// one.
+bool program_counts(const Op& op, const at::Tensor& self, const at::Tensor& mask, int64_t lead) {
+  if (has_argument(op, "values")) return true;
+  return lead == 0 && !op.out_form && (mask.dim() == self.dim() || self.is_contiguous());
 }
 
 void check_mask_shape(const at::Tensor& mask, const at::Tensor& self, int64_t at) {
@@ -53,39 +53,64 @@ at::Tensor on_device(const at::Tensor& host, int device) {
 
 }  // namespace
 
+bool holds_mask(const Op& op, const c10::IValue* args) {
+  for (size_t i = 0; i < op.args.size(); ++i) {
+    if (op.args[i].name != "indices") continue;
+    for (const c10::IValue& item : args[i].toListRef()) {
+      if (item.isTensor() && item.toTensor().defined() && is_mask(item.toTensor())) return true;
+    }
+  }
+  return false;
+}
+
 void expand_masks(const Op& op, c10::Stack* stack) {
   c10::IValue& list = argument(op, stack, "indices");
   const at::Tensor self = argument(op, stack, "self").toTensor();
-  const auto items = list.toListRef();
-  bool any = false;
-  bool any_mask = false;
-  for (const c10::IValue& item : items) {
-    if (!item.isTensor() || !item.toTensor().defined()) continue;
-    any |= item.toTensor().device().is_cpu();
-    any_mask |= is_mask(item.toTensor());
-  }
   if (self.device().is_cpu()) return;  // a mix of devices the key will refuse
-  if (any_mask && !any && is_masked_fill(op, stack, self, items)) return;
-  if (!any && !any_mask) return;
+  const auto items = list.toListRef();
+  const auto given = [](const c10::IValue& item) {
+    return item.isTensor() && item.toTensor().defined();
+  };
+  int tensors = 0;
+  int masks = 0;
+  bool on_host = false;
+  int64_t lead = 0;  // dimensions before the last index
+  for (size_t i = 0; i < items.size(); ++i) {
+    if (!given(items[i])) continue;
+    const at::Tensor& tensor = items[i].toTensor();
+    lead = static_cast<int64_t>(i);
+    ++tensors;
+    masks += is_mask(tensor) ? 1 : 0;
+    on_host |= tensor.device().is_cpu();
+  }
+  if (masks == 0 && !on_host) return;
+  if (masks == 1 && tensors == 1 && !on_host) {
+    const at::Tensor& mask = items[static_cast<size_t>(lead)].toTensor();
+    check_mask_shape(mask, self, lead);
+    if (program_counts(op, self, mask, lead)) return;
+  }
   const int device = self.device().index();
   c10::List<std::optional<at::Tensor>> out;
   int64_t position = 0;  // dimension of self the next index stands for
   for (const c10::IValue& item : items) {
-    if (!item.isTensor() || !item.toTensor().defined()) {
+    if (!given(item)) {
       out.push_back(std::nullopt);
       ++position;
       continue;
     }
     const at::Tensor& tensor = item.toTensor();
+    const bool host = tensor.device().is_cpu();
     if (!is_mask(tensor)) {
-      out.push_back(tensor.device().is_cpu() ? on_device(tensor, device) : tensor);
+      out.push_back(host ? on_device(tensor, device) : tensor);
       ++position;
       continue;
     }
     check_mask_shape(tensor, self, position);
-    const at::Tensor host = tensor.device().is_cpu() ? tensor : device::download(tensor);
-    const at::Tensor hits = at::nonzero(host);
-    for (int64_t d = 0; d < hits.size(1); ++d) out.push_back(on_device(hits.select(1, d), device));
+    const at::Tensor hits = at::nonzero(tensor);
+    for (int64_t d = 0; d < hits.size(1); ++d) {
+      const at::Tensor column = hits.select(1, d);
+      out.push_back(host ? on_device(column, device) : column);
+    }
     position += tensor.dim();
   }
   list = std::move(out);

@@ -209,6 +209,7 @@ std::vector<trace::Program::Output> describe_outputs(const trace::Node& node,
     output.sizes = result.sizes;
     output.strides = result.strides;
     output.write = result.write;
+    output.extent = result.extent;
     if (result.defined) {
       const stablehlo::Type& type = types[next++];
       output.value_dtype = type.dtype;

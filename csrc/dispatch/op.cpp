@@ -103,6 +103,8 @@ Op::Op(c10::OperatorHandle handle_in, const ops::Entry* entry_in)
   for (size_t i = 0; i < args.size(); ++i) {
     if (args[i].written && !returned[i]) extra_writes.push_back(static_cast<int>(i));
   }
+  copies_out = out_form && (entry->counted || entry->no_meta) && extra_writes.empty() &&
+               name != "aten::" + std::string(entry->name);
 }
 
 namespace {

@@ -51,6 +51,8 @@ struct Op {
   int generator_arg = -1;
   bool out_form = false;
   bool writes = false;  // any argument
+  // An out= form whose result sizes no Meta kernel tells: the functional op, resize, copy.
+  bool copies_out = false;
 };
 
 // Registers the boxed kernel for every table entry and, found by their schemas, its in-place and

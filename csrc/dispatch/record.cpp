@@ -6,6 +6,7 @@
 
 #include "csrc/device/cell.h"
 #include "csrc/dispatch/build.h"
+#include "csrc/dispatch/counted.h"
 #include "csrc/dispatch/decompose.h"
 #include "csrc/dispatch/masks.h"
 #include "csrc/dispatch/node.h"
@@ -84,6 +85,10 @@ Value Recorder::next_rng_state(uint64_t draws) {
 
 void Recorder::record(const Op& op, c10::Stack* stack) {
   if (op.entry->expands_masks) expand_masks(op, stack);
+  if (op.copies_out) {
+    run_and_copy_out(op, stack);
+    return;
+  }
   while (true) {
     Frame frame(op, stack->data() + (stack->size() - op.args.size()));
     check_writable(frame);
@@ -99,10 +104,10 @@ void Recorder::record(const Op& op, c10::Stack* stack) {
       if (ref.is_input) inputs.bases.push_back(value_of(ref.value));
     }
     if (op.entry->random) inputs.rng_state = next_rng_state(count_draws(node));
-    stablehlo::Values values;
+    trace::NodeOutputs out;
     try {
       const ops::TargetScope scope(lowering_target());
-      values = trace::lower_into(b_, node, inputs, checks_);
+      out = trace::lower_into(b_, node, inputs);
     } catch (...) {
       try {
         rethrow_not_lowered(frame, /*checked=*/!node.shapes_from_lowering);
@@ -111,16 +116,20 @@ void Recorder::record(const Op& op, c10::Stack* stack) {
         return;
       }
     }
+    if (!out.counts.empty()) {
+      throw trace::RecordedValue("the size of a result of " + op.name + " depends on values");
+    }
+    checks_.insert(checks_.end(), out.checks.begin(), out.checks.end());
     std::vector<Type> types;
     std::vector<Value> defined;
-    for (const Value& value : values) {
+    for (const Value& value : out.results) {
       if (!value.defined()) continue;
       types.push_back(value.type());
       defined.push_back(value);
     }
     for (TensorRef& ref : frame.tensors) ref.donated = false;
     size_t next = 0;
-    place_results(describe_outputs(node, types), inferred.numbers, frame, stack,
+    place_results(describe_outputs(node, types), inferred.numbers, {}, frame, stack,
                   [&](const trace::Program::Output& output) {
                     return remember(defined[next++], output.base_strides);
                   });

@@ -5,16 +5,18 @@
 #include <vector>
 
 #include "csrc/device/tensor.h"
+#include "csrc/dispatch/counted.h"
 #include "csrc/dispatch/frame.h"
 #include "csrc/trace/program.h"
 
 namespace torch_tpu::dispatch {
 
-// `make_value(output)` is called once per defined output, in order.
+// `make_value(output)` is called once per defined output, in order; `counts` are what the program
+// counted, for results whose size that decides.
 template <typename MakeValue>
 void place_results(const std::vector<trace::Program::Output>& outputs,
-                   const std::vector<c10::IValue>& numbers, Frame& frame, c10::Stack* stack,
-                   MakeValue&& make_value) {
+                   const std::vector<c10::IValue>& numbers, const Counts& counts, Frame& frame,
+                   c10::Stack* stack, MakeValue&& make_value) {
   const Op& op = frame.op;
   c10::SmallVector<at::Tensor, 4> fresh;
   for (const auto& output : outputs) {
@@ -32,6 +34,9 @@ void place_results(const std::vector<trace::Program::Output>& outputs,
     if (target != nullptr) {
       target->value.reset();
       target->cell->store(std::move(value));
+    } else if (output.extent) {
+      const int64_t count = counts[static_cast<size_t>(output.extent->count)];
+      fresh.push_back(counted_tensor(*output.extent, count, output.dtype, std::move(value)));
     } else {
       fresh.push_back(device::make_tensor(output.sizes, output.strides, output.dtype, frame.device,
                                           std::move(value)));

@@ -7,6 +7,7 @@
 #include "csrc/device/generator.h"
 #include "csrc/device/tensor.h"
 #include "csrc/dispatch/build.h"
+#include "csrc/dispatch/counted.h"
 #include "csrc/dispatch/debug.h"
 #include "csrc/dispatch/decompose.h"
 #include "csrc/dispatch/fallback.h"
@@ -79,11 +80,17 @@ void execute(const trace::Program& program, const Frame& frame, Launch& launch) 
 // Wraps the outputs and puts the results in place of the arguments on the stack.
 void finish(const trace::Program& program, Frame& frame, Launch& launch, c10::Stack* stack) {
   size_t next = 0;
-  place_results(program.outputs, program.numbers, frame, stack, [&](const auto& output) {
+  Counts counts;
+  if (program.num_counts > 0) {
+    const size_t at = launch.outs.size() - program.checks.size() - 1;
+    counts = read_counts(launch.outs[at], program.num_counts, frame.device);
+  }
+  place_results(program.outputs, program.numbers, counts, frame, stack, [&](const auto& output) {
     return c10::make_intrusive<trace::DeviceValue>(launch.outs[next++], output.value_dtype,
                                                    output.base_sizes, output.base_strides,
                                                    frame.device);
   });
+  if (program.num_counts > 0) ++next;
   c10::SmallVector<trace::ValuePtr, 2> flags;
   for (size_t i = 0; i < program.checks.size(); ++i) {
     flags.push_back(c10::make_intrusive<trace::DeviceValue>(
@@ -93,6 +100,7 @@ void finish(const trace::Program& program, Frame& frame, Launch& launch, c10::St
   for (size_t i = 0; i < flags.size(); ++i) {
     device::check_flag(std::move(flags[i]), program.checks[i]);
   }
+  if (program.num_counts > 0) device::raise_pending_checks(frame.device);  // as any read does
 }
 
 }  // namespace
@@ -103,6 +111,10 @@ void run_op(const Op& op, c10::Stack* stack) {
     return;
   }
   if (op.entry->expands_masks) expand_masks(op, stack);
+  if (op.copies_out) {
+    run_and_copy_out(op, stack);
+    return;
+  }
   const c10::IValue* args = stack->data() + (stack->size() - op.args.size());
   while (true) {
     Frame frame(op, args);

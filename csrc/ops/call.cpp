@@ -167,6 +167,11 @@ Dims Call::ints(std::string_view name) const {
   return out;
 }
 
+std::vector<double> Call::floats(std::string_view name) const {
+  const c10::IValue& value = source_.at(name).value;
+  return value.isNone() ? std::vector<double>() : value.toDoubleVector();
+}
+
 std::vector<bool> Call::flags(std::string_view name) const {
   std::vector<bool> out;
   for (bool flag : source_.at(name).value.toBoolList()) out.push_back(flag);
@@ -279,6 +284,11 @@ void Source::check(Builder& b, const Value& value, int64_t low, int64_t high, Va
   const Value init = b.splat_int(kNoViolation, Type(DType::kS64, {}));
   checks.push_back({b.reduce(b.select(bad, wide, none), init, range(type.rank()), Reduction::kMax),
                     std::move(what)});
+}
+
+void Call::counted(size_t i, const Value& count, Dims sizes, Dims order) {
+  if (order.empty()) order = range(static_cast<int64_t>(sizes.size()));
+  source_.counted.push_back({i, cast(count, DType::kS64), std::move(sizes), std::move(order)});
 }
 
 void Call::check_index(const Value& index, int64_t low, int64_t high, std::string message) {

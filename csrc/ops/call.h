@@ -54,6 +54,7 @@ class Call {
   bool flag(std::string_view name) const;
   bool flag_or(std::string_view name, bool otherwise) const;  // None or absent: otherwise
   Dims ints(std::string_view name) const;                     // int[], SymInt[]; None: empty
+  std::vector<double> floats(std::string_view name) const;    // float[]; None: empty
   int64_t integer_or(std::string_view name, int64_t otherwise) const;
   std::vector<bool> flags(std::string_view name) const;  // bool[n], e.g. output_mask
   std::string string(std::string_view name) const;       // "" when None
@@ -80,6 +81,12 @@ class Call {
   // --- random: the generator's (seed, offset) for this call as ui64[2]; only for entries marked
   //     `random`. Every call of the op gets a fresh offset range. ---
   Value rng_state();
+
+  // --- results whose size only the data tell (entries marked `counted`) ---
+  // Result `i` has these sizes, with -1 for `count` (a 0-d integer). The value returned for it
+  // holds the elements one after the other as they lie in storage, and anything behind them.
+  // `order`: the dims from the slowest to the fastest in storage; empty means row-major.
+  void counted(size_t i, const Value& count, Dims sizes, Dims order = {});
 
   // --- indices that CPU would check. A violation is raised as IndexError when the program has
   //     run: "{}" in the message stands for the first offending value. Valid: low <= index < high

@@ -142,7 +142,6 @@ void add_compare(Entries& t) {
       {"clamp_min.Tensor", lower_clamp_tensor},
       {"clamp_max.Tensor", lower_clamp_tensor},
       {"where.self", lower_where},
-      {"masked_fill.Tensor", lower_masked_fill_tensor},
       {"isclose", lower_isclose},
   };
   const std::pair<std::string_view, Lowering> device_only[] = {
@@ -174,6 +173,11 @@ void add_compare(Entries& t) {
   for (const auto& [name, lower] : device_only) {
     t.push_back({.name = name, .lower = lower});
   }
+  // The value is a number; it may lie in self.
+  t.push_back({.name = "masked_fill.Tensor",
+               .lower = lower_masked_fill_tensor,
+               .cpu_scalars = true,
+               .overlap = Overlap::kFine});
 }
 
 }  // namespace torch_tpu::ops

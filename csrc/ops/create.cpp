@@ -1,6 +1,6 @@
-// Tensors made from numbers: fill, ranges, identity, triangle indices; and isin and histc, which
-// look values up in such ranges.
+// Tensors made from numbers: fill, ranges, identity, triangle indices; and isin.
 #include <cmath>
+#include <limits>
 
 #include "csrc/ops/helpers.h"
 #include "csrc/ops/index.h"
@@ -130,6 +130,21 @@ Values triangle_indices(Call& c, bool lower) {
 Values lower_tril_indices(Call& c) { return triangle_indices(c, /*lower=*/true); }
 Values lower_triu_indices(Call& c) { return triangle_indices(c, /*lower=*/false); }
 
+Values lower_one_hot(Call& c) {
+  Builder& b = c.b;
+  const Value self = c.tensor("self");
+  const int64_t classes = c.integer("num_classes");
+  c.check_range(self, 0, std::numeric_limits<int64_t>::max(), "Class values must be non-negative.");
+  c.check_range(self, std::numeric_limits<int64_t>::min(), classes,
+                "Class values must be smaller than num_classes.");
+  Dims dims = self.dims();
+  dims.push_back(classes);
+  const Type positions(DType::kS64, dims);
+  const Value here =
+      b.eq(b.broadcast_in_dim(self, dims, range(self.rank())), b.iota(positions, self.rank()));
+  return {b.convert(here, DType::kS64)};
+}
+
 // --- looking up ----------------------------------------------------------------------------------
 
 // Above this many comparisons the test elements are sorted and searched.
@@ -173,33 +188,6 @@ Values lower_isin_scalar_tensor(Call& c) {
   return is_in(c, c.scalar("element", t), cast(c.tensor("test_elements"), t));
 }
 
-// Equal bounds mean the range of the data; what is outside, and NaN, counts nowhere.
-Values lower_histc(Call& c) {
-  Builder& b = c.b;
-  const Value self = c.tensor("self");
-  const DType t = float_math(self.dtype());
-  const int64_t bins = c.integer("bins");
-  const int64_t n = self.numel();
-  const Value zeros = full(b, 0, DType::kS32, {bins});
-  if (n == 0) return {zeros};
-  const Value x = b.reshape(cast(self, t), {n});
-  Value low = c.scalar("min", t);
-  Value high = c.scalar("max", t);
-  const Value from_data = b.eq(low, high);
-  low = b.select(from_data, reduce_min(x, {0}), low);
-  high = b.select(from_data, reduce_max(x, {0}), high);
-  const Value flat = b.eq(low, high);
-  low = b.select(flat, low - 1, low);
-  high = b.select(flat, high + 1, high);
-  const auto spread = [&](const Value& v) { return b.broadcast_to(v, x.dims()); };
-  const Value inside = b.and_(b.ge(x, spread(low)), b.le(x, spread(high)));
-  const Value position = b.divide((x - spread(low)) * double(bins), spread(b.subtract(high, low)));
-  const Value bin =
-      b.minimum(b.convert(position, DType::kS32), full(b, double(bins - 1), DType::kS32, {n}));
-  const Value target = b.select(inside, bin, b.like(bin, -1));
-  return {put_rows(zeros, target, full(b, 1, DType::kS32, {n}), 0, Combine::kAdd)};
-}
-
 }  // namespace
 
 void add_create(Entries& t) {
@@ -221,10 +209,11 @@ void add_create(Entries& t) {
   t.push_back({.name = "eye.m", .lower = lower_eye});
   t.push_back({.name = "tril_indices", .lower = lower_tril_indices});
   t.push_back({.name = "triu_indices", .lower = lower_triu_indices});
+  // The caller finds the number of classes where it is not given.
+  t.push_back({.name = "one_hot", .lower = lower_one_hot, .internal = true, .no_meta = true});
   t.push_back({.name = "isin.Tensor_Tensor", .lower = lower_isin_tensor_tensor});
   t.push_back({.name = "isin.Tensor_Scalar", .lower = lower_isin_tensor_scalar});
   t.push_back({.name = "isin.Scalar_Tensor", .lower = lower_isin_scalar_tensor});
-  t.push_back({.name = "histc", .lower = lower_histc});
 }
 
 }  // namespace torch_tpu::ops

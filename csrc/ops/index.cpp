@@ -1,5 +1,5 @@
-// Reading by index: index, index_select, gather, take, nonzero_static; and the gather/scatter
-// pieces of index.h. Writing by index is in scatter.cpp.
+// Reading by index: index, index_select, gather, take; and the gather/scatter pieces of index.h.
+// Writing by index is in scatter.cpp.
 #include "csrc/ops/index.h"
 
 #include <algorithm>
@@ -7,6 +7,7 @@
 #include <string>
 
 #include "csrc/ops/helpers.h"
+#include "csrc/ops/hits.h"
 #include "csrc/ops/scan.h"
 #include "csrc/ops/table.h"
 
@@ -233,9 +234,24 @@ Value search_sorted(const Value& sorted, const Value& queries, bool right) {
 
 namespace {
 
+// x[mask]: the mask stands for the first dimensions.
+Values index_by_mask(Call& c, const Value& self, const Value& mask) {
+  const Hits hits = find_hits(mask);
+  Dims rows(self.dims().begin() + mask.rank(), self.dims().end());
+  Dims result = rows;
+  rows.insert(rows.begin(), mask.numel());
+  result.insert(result.begin(), -1);
+  c.counted(0, hits.count, result);
+  return {take_rows(c.b.reshape(self, rows), hit_positions(hits), 0)};
+}
+
 Values lower_index(Call& c) {
   const Value self = c.tensor("self");
   const Values indices = c.tensors("indices");
+  // Any other mask has been turned into integer indices by the caller.
+  if (indices[0] && (indices[0].dtype() == DType::kBool || indices[0].dtype() == DType::kU8)) {
+    return index_by_mask(c, self, indices[0]);
+  }
   int64_t position = 0;  // CPU counts the indexed dimensions only
   for (size_t i = 0; i < indices.size(); ++i) {
     if (!indices[i]) continue;
@@ -278,33 +294,6 @@ Values lower_take(Call& c) {
   return {take_rows(c.b.reshape(self, {n}), plain_index(index, n, /*wrap=*/true), 0)};
 }
 
-// The coordinates of the first `size` nonzero elements, in row-major order, one a row.
-Values lower_nonzero_static(Call& c) {
-  Builder& b = c.b;
-  const Value self = c.tensor("self");
-  const int64_t n = self.numel();
-  const int64_t size = c.integer("size");
-  const double fill = static_cast<double>(c.integer("fill_value"));
-  if (c.out().numel() == 0 || n == 0) return {full(b, fill, DType::kS64, c.out().dims)};
-  const DType t = n <= std::numeric_limits<int32_t>::max() ? DType::kS32 : DType::kS64;
-  const Value hit = b.reshape(cast(self, DType::kBool), {n});
-  const Value number = scan(b.convert(hit, t), 0, Reduction::kAdd) - 1;
-  const Value row = b.select(hit, number, b.like(number, -1));  // rows from `size` are dropped
-  const Value position =
-      put_rows(full(b, -1, t, {size}), row, b.iota(Type(t, {n}), 0), 0, Combine::kSet);
-  Values columns;
-  int64_t stride = n;
-  for (int64_t length : self.dims()) {
-    stride /= length;
-    const Value along = b.divide(position, b.splat_int(stride, position.type()));
-    columns.push_back(b.reshape(b.remainder(along, b.splat_int(length, along.type())), {size, 1}));
-  }
-  const Value coordinates = columns.size() == 1 ? columns[0] : b.concatenate(columns, 1);
-  const Value missing = b.lt(position, zeros_like(position));
-  return {b.select(b.broadcast_in_dim(missing, coordinates.dims(), {0}), b.like(coordinates, fill),
-                   coordinates)};
-}
-
 }  // namespace
 
 void add_index(Entries& t) {
@@ -312,7 +301,6 @@ void add_index(Entries& t) {
   t.push_back({.name = "index_select", .lower = lower_index_select});
   t.push_back({.name = "gather", .lower = lower_gather});
   t.push_back({.name = "take", .lower = lower_take});
-  t.push_back({.name = "nonzero_static", .lower = lower_nonzero_static});
 }
 
 }  // namespace torch_tpu::ops

@@ -250,8 +250,8 @@ void add_reduce(Entries& t) {
   t.push_back({.name = "_aminmax.dim", .lower = lower_aminmax, .no_meta = true});
   t.push_back({.name = "max", .lower = lower_amax});
   t.push_back({.name = "min", .lower = lower_amin});
-  t.push_back({.name = "max.dim", .lower = lower_max_dim});
-  t.push_back({.name = "min.dim", .lower = lower_min_dim});
+  t.push_back({.name = "max.dim", .lower = lower_max_dim, .overlap = Overlap::kSameOnly});
+  t.push_back({.name = "min.dim", .lower = lower_min_dim, .overlap = Overlap::kSameOnly});
   t.push_back({.name = "argmax", .lower = lower_argmax});
   t.push_back({.name = "argmin", .lower = lower_argmin});
 

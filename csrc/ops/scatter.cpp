@@ -1,11 +1,11 @@
-// Writing by index: scatter*, index_put, index_add/copy/fill/reduce, put, masked_scatter, and the
+// Writing by index: scatter*, index_put, index_add/copy/fill/reduce, put, and the
 // *_scatter and *_backward forms of views, which are pads and selects.
 #include <algorithm>
 #include <string>
 
 #include "csrc/ops/helpers.h"
+#include "csrc/ops/hits.h"
 #include "csrc/ops/index.h"
-#include "csrc/ops/scan.h"
 #include "csrc/ops/table.h"
 
 namespace torch_tpu::ops {
@@ -167,32 +167,56 @@ Values lower_index_reduce(Call& c) {
   return {c.b.reshape(result, c.out().dims)};
 }
 
-// --- index_put, put, masked_scatter --------------------------------------------------------------
+// --- index_put, put --------------------------------------------------------------
 
-// x[:, mask] = values where values do not depend on which element of the mask is hit: a select.
-// `lead` dimensions come before the mask's. The result of x[:, mask] is [lead, hits, rest].
-Value put_masked(const Value& self, const Value& mask, const Value& values, int64_t lead,
+std::string shape_text(const Dims& dims, int64_t counted = -1) {
+  std::string text = "[";
+  for (int64_t i = 0; i < static_cast<int64_t>(dims.size()); ++i) {
+    text += (i == 0 ? "" : ", ") + (i == counted ? "{}" : std::to_string(dims[i]));
+  }
+  return text + "]";
+}
+
+// x[:, mask] = values: a select, as no element is hit twice. `lead` dimensions come before the
+// mask's. The result of x[:, mask] is [lead, hits, rest]; values broadcast to that, so that only
+// their dimension of the hits needs the number of each hit.
+Value put_masked(Call& c, const Value& self, const Value& mask, const Value& values, int64_t lead,
                  bool accumulate) {
-  Builder& b = self.builder();
+  Builder& b = c.b;
   const int64_t rest = self.rank() - lead - mask.rank();
   Value spread = cast(values, self.dtype());
-  if (spread.rank() > rest) {  // the dimension of the hits has size 1: make it the mask's
-    const int64_t hits = spread.rank() - rest - 1;
-    Dims dims = spread.dims();
-    dims.erase(dims.begin() + hits);
-    dims.insert(dims.begin() + hits, mask.rank(), 1);
-    spread = b.reshape(spread, dims);
-  }
-  spread = b.broadcast_to(spread, self.dims());
-  if (accumulate) spread = b.add(self, spread);
   Dims mask_dims = range(mask.rank());
   for (int64_t& dim : mask_dims) dim += lead;
-  const Value hit = b.broadcast_in_dim(cast(mask, DType::kBool), self.dims(), mask_dims);
+  Value hit = b.broadcast_in_dim(cast(mask, DType::kBool), self.dims(), mask_dims);
+  const int64_t hits_dim = spread.rank() - rest - 1;
+  if (hits_dim >= 0 && spread.dim(hits_dim) != 1) {
+    const int64_t given = spread.dim(hits_dim);
+    const Hits hits = find_hits(mask);
+    Dims result = without(self.dims(), mask_dims);
+    result.insert(result.begin() + lead, given);
+    c.check_range(hits.count, given, given + 1,
+                  "shape mismatch: value tensor of shape " + shape_text(values.dims()) +
+                      " cannot be broadcast to indexing result of shape " +
+                      shape_text(result, lead));
+    const Value fits = b.eq(hits.count, b.like(hits.count, static_cast<double>(given)));
+    hit = b.and_(hit, b.broadcast_to(fits, hit.dims()));  // nothing is written when it raises
+    spread = take_rows(b.broadcast_to(spread, result),
+                       b.maximum(hits.number, zeros_like(hits.number)), lead);
+    spread = b.reshape(spread, self.dims());
+  } else if (hits_dim >= 0) {  // the same for all hits
+    Dims dims = spread.dims();
+    dims.erase(dims.begin() + hits_dim);
+    dims.insert(dims.begin() + hits_dim, mask.rank(), 1);
+    spread = b.broadcast_to(b.reshape(spread, dims), self.dims());
+  } else {
+    spread = b.broadcast_to(spread, self.dims());
+  }
+  if (accumulate) spread = b.add(self, spread);
   return b.select(hit, spread, self);
 }
 
-// Integer indices, or one bool mask whose values broadcast over its hits; any other mask has been
-// turned into integer indices by the caller.
+// Integer indices, or one mask alone; any other mask has been turned into integer indices by the
+// caller.
 Values lower_index_put(Call& c) {
   const Value self = c.tensor("self");
   const Values indices = c.tensors("indices");
@@ -203,7 +227,7 @@ Values lower_index_put(Call& c) {
     if (!indices[i]) continue;
     const int64_t dim = static_cast<int64_t>(i);
     if (indices[i].dtype() == DType::kBool || indices[i].dtype() == DType::kU8) {
-      return {put_masked(self, indices[i], values, dim, accumulate)};
+      return {put_masked(c, self, indices[i], values, dim, accumulate)};
     }
     const int64_t size = self.dim(dim);
     c.check_index(indices[i], -size, size, out_of_bounds(position++, size));
@@ -223,40 +247,6 @@ Values lower_put(Call& c) {
                               c.b.reshape(c.tensor("source"), {index.numel()}), 0,
                               c.flag("accumulate") ? Combine::kAdd : Combine::kSet);
   return {c.b.reshape(flat, self.dims())};
-}
-
-// The how manieth hit each element of the flattened mask is, from 0.
-Value hit_numbers(const Value& mask) {
-  Builder& b = mask.builder();
-  const Value hits = b.convert(b.reshape(mask, {mask.numel()}), DType::kS32);
-  return scan(hits, 0, Reduction::kAdd) - 1;
-}
-
-Values lower_masked_scatter(Call& c) {
-  const Dims& dims = c.out().dims;
-  const Value self = c.b.broadcast_to(c.tensor("self"), dims);
-  const Value mask = c.b.broadcast_to(cast(c.tensor("mask"), DType::kBool), dims);
-  const Value source = c.tensor("source");
-  if (self.numel() == 0) return {self};
-  const Value numbers = hit_numbers(mask);
-  const int64_t n = self.numel();
-  c.check_range(c.b.slice(numbers, {n - 1}, {n}), -1, source.numel(),
-                "Number of elements of source < number of ones in mask");
-  const Value flat = c.b.reshape(cast(source, self.dtype()), {source.numel()});
-  const Value taken = take_rows(flat, c.b.maximum(numbers, zeros_like(numbers)), 0);
-  return {c.b.select(mask, c.b.reshape(taken, dims), self)};
-}
-
-Values lower_masked_scatter_backward(Call& c) {
-  const Value grad = c.tensor("grad_output");
-  const Value mask = c.b.broadcast_to(cast(c.tensor("mask"), DType::kBool), grad.dims());
-  const Value zeros = full(c.b, 0, grad.dtype(), {stablehlo::product(c.out().dims)});
-  if (grad.numel() == 0) return {c.b.reshape(zeros, c.out().dims)};
-  const Value numbers = hit_numbers(mask);
-  const Value hit = c.b.reshape(mask, numbers.dims());
-  const Value at = c.b.select(hit, numbers, c.b.like(numbers, -1));  // -1 is dropped
-  const Value flat = put_rows(zeros, at, c.b.reshape(grad, {grad.numel()}), 0, Combine::kSet);
-  return {c.b.reshape(flat, c.out().dims)};
 }
 
 // --- views written out of place ------------------------------------------------------------------
@@ -375,8 +365,10 @@ void add_scatter(Entries& t) {
   t.push_back({.name = "index_add", .lower = lower_index_add});
   t.push_back({.name = "index_copy", .lower = lower_index_copy});
   t.push_back({.name = "index_fill.int_Scalar", .lower = lower_index_fill_scalar});
-  t.push_back(
-      {.name = "index_fill.int_Tensor", .lower = lower_index_fill_tensor, .cpu_scalars = true});
+  t.push_back({.name = "index_fill.int_Tensor",
+               .lower = lower_index_fill_tensor,
+               .cpu_scalars = true,
+               .overlap = Overlap::kFine});
   t.push_back({.name = "index_reduce", .lower = lower_index_reduce});
   t.push_back(
       {.name = "index_put", .lower = lower_index_put, .cpu_scalars = true, .expands_masks = true});
@@ -385,8 +377,6 @@ void add_scatter(Entries& t) {
                .cpu_scalars = true,
                .expands_masks = true});
   t.push_back({.name = "put", .lower = lower_put});
-  t.push_back({.name = "masked_scatter", .lower = lower_masked_scatter});
-  t.push_back({.name = "masked_scatter_backward", .lower = lower_masked_scatter_backward});
   t.push_back({.name = "slice_scatter", .lower = lower_slice_scatter});
   t.push_back({.name = "select_scatter", .lower = lower_select_scatter});
   t.push_back({.name = "diagonal_scatter", .lower = lower_diagonal_scatter});

@@ -395,7 +395,7 @@ Values lower_channel_shuffle(Call& c) {
 }  // namespace
 
 void add_shape(Entries& t) {
-  t.push_back({.name = "cat", .lower = lower_cat});
+  t.push_back({.name = "cat", .lower = lower_cat, .overlap = Overlap::kNone});
   t.push_back({.name = "stack", .lower = lower_stack});
   t.push_back({.name = "_stack", .lower = lower_stack});
   t.push_back({.name = "block_diag", .lower = lower_block_diag});

@@ -1,5 +1,7 @@
 // Order statistics: sort, topk, kthvalue, median, mode, searchsorted, bucketize. NaN counts as
 // larger than everything, as in PyTorch.
+#include "csrc/ops/sort.h"
+
 #include <limits>
 
 #include "csrc/ops/helpers.h"
@@ -12,10 +14,6 @@ namespace {
 
 constexpr double kLowWord = 4294967295.0;  // 2^32 - 1
 constexpr int64_t kMagnitude = std::numeric_limits<int32_t>::max();
-
-struct Sorted {
-  Value values, indices;  // indices are s32
-};
 
 Value is_nan(const Value& x) { return x.builder().ne(x, x); }
 
@@ -98,6 +96,8 @@ Sorted sort_pairs(const Value& x, int64_t dim, bool descending) {
   return {sorted[0], sorted[1]};
 }
 
+}  // namespace
+
 Sorted sort_dim(const Value& x, int64_t dim, bool descending) {
   if (x.numel() == 0 || x.dim(dim) == 1) {
     return {x, full(x.builder(), 0, DType::kS32, x.dims())};
@@ -105,6 +105,8 @@ Sorted sort_dim(const Value& x, int64_t dim, bool descending) {
   return fits_one_word(x.dtype()) ? sort_packed(x, dim, descending)
                                   : sort_pairs(x, dim, descending);
 }
+
+namespace {
 
 Value at_least_1d(const Value& x) { return x.rank() == 0 ? x.builder().reshape(x, {1}) : x; }
 

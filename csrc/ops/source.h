@@ -50,11 +50,20 @@ struct PendingCheck {
 };
 inline constexpr int64_t kNoViolation = INT64_MIN;
 
+// A result whose size the program itself computes.
+struct CountedResult {
+  size_t result;
+  Value count;  // s64[]
+  Dims sizes;   // -1 stands for the count
+  Dims order;   // dims from the slowest to the fastest in storage
+};
+
 class Source {
  public:
   std::vector<Argument> arguments;
   Value rng_state;
   std::vector<PendingCheck> checks;
+  std::vector<CountedResult> counted;
   void check(Builder& b, const Value& value, int64_t low, int64_t high, ValueCheck what);
 
   const Argument* find(std::string_view name) const;

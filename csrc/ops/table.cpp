@@ -9,16 +9,50 @@ namespace torch_tpu::ops {
 namespace {
 
 Entries build() {
-  using Add = void (*)(Entries&);
-  static constexpr Add kFamilies[] = {
-      add_unary,  add_binary, add_compare, add_activation, add_foreach,   add_optimizer,
-      add_reduce, add_scan,   add_sort,    add_softmax,    add_norm,      add_loss,
-      add_matmul, add_conv,   add_pool,    add_upsample,   add_attention, add_rnn,
-      add_linalg, add_fft,    add_index,   add_scatter,    add_embedding, add_shape,
-      add_create, add_copy,   add_random,
+  struct Family {
+    void (*add)(Entries&);
+    Overlap overlap = Overlap::kFine;
+  };
+  static constexpr Family kFamilies[] = {
+      {add_unary, Overlap::kSameOnly},
+      {add_binary, Overlap::kSameOnly},
+      {add_compare, Overlap::kSameOnly},
+      {add_activation, Overlap::kSameOnly},
+      {add_scan, Overlap::kSameOnly},
+      {add_sort, Overlap::kSameOnly},
+      {add_copy, Overlap::kSameOnly},
+      {add_index, Overlap::kNone},
+      {add_scatter, Overlap::kNone},
+      {add_foreach},
+      {add_optimizer},
+      {add_reduce},
+      {add_softmax},
+      {add_norm},
+      {add_loss},
+      {add_matmul},
+      {add_conv},
+      {add_pool},
+      {add_upsample},
+      {add_attention},
+      {add_rnn},
+      {add_linalg},
+      {add_fft},
+      {add_embedding},
+      {add_shape},
+      {add_counted},
+      {add_histogram},
+      {add_segment},
+      {add_ctc},
+      {add_create},
+      {add_random},
   };
   Entries entries;
-  for (Add add : kFamilies) add(entries);
+  for (const Family& family : kFamilies) {
+    family.add(entries);
+    for (Entry& entry : entries) {
+      if (!entry.overlap) entry.overlap = family.overlap;
+    }
+  }
   std::sort(entries.begin(), entries.end(),
             [](const Entry& a, const Entry& b) { return a.name < b.name; });
   std::string twice;

@@ -2,6 +2,7 @@
 // say. One entry serves the functional, in-place and out= forms of the op.
 #pragma once
 
+#include <optional>
 #include <string_view>
 #include <vector>
 
@@ -14,6 +15,12 @@ namespace torch_tpu::ops {
 // a differing dtype is converted by the caller, so compute in whatever dtype is right.
 // An undefined Value means "undefined tensor" (an output masked away).
 using Lowering = Values (*)(Call&);
+
+enum class Overlap : uint8_t {
+  kFine,
+  kSameOnly,  // the same elements in the same order, or none: what TensorIterator asks for
+  kNone,
+};
 
 struct Entry {
   std::string_view name;  // "add.Tensor": the functional form, without "aten::"
@@ -38,6 +45,12 @@ struct Entry {
   bool internal = false;
   // No Meta kernel: output shapes are those of the lowered values, contiguous.
   bool no_meta = false;
+  // The sizes of its results depend on the data: the lowering names them with Call::counted, the
+  // runtime reads the counts.
+  bool counted = false;
+  // Whether it is an error that an argument it reads shares memory with one it writes. Where an
+  // entry says nothing, its family does, in table.cpp.
+  std::optional<Overlap> overlap = std::nullopt;
 };
 
 // All entries, built once, sorted by name.
@@ -67,6 +80,10 @@ void add_linalg(Entries& t);      // linalg.cpp
 void add_fft(Entries& t);         // fft.cpp
 void add_index(Entries& t);       // index.cpp: index, index_put, index_select, gather ...
 void add_scatter(Entries& t);     // scatter.cpp
+void add_counted(Entries& t);     // counted.cpp: nonzero, masked_select, unique ...
+void add_histogram(Entries& t);   // histogram.cpp: histc, histogram, bincount
+void add_segment(Entries& t);     // segment.cpp: segment_reduce, repeat_interleave
+void add_ctc(Entries& t);         // ctc.cpp
 void add_embedding(Entries& t);   // embedding.cpp
 void add_shape(Entries& t);       // shape.cpp: cat, flip, roll, repeat, pad, tril, triu ...
 void add_copy(Entries& t);        // copy.cpp

@@ -1,5 +1,7 @@
 #include "csrc/trace/lower.h"
 
+#include <algorithm>
+
 #include <c10/util/Exception.h>
 
 #include "csrc/ops/helpers.h"
@@ -34,7 +36,7 @@ class NodeLowering {
     source_.rng_state = inputs.rng_state;
   }
 
-  Values run(std::vector<ops::PendingCheck>& checks) {
+  NodeOutputs run() {
     read_tensors();
     fill_source();
     std::vector<Type> expected;
@@ -44,9 +46,9 @@ class NodeLowering {
                             to_dims(result.sizes));
     }
     ops::Call call(b_, source_, std::move(expected));
-    Values out = finish(node_.entry->lower(call));
-    checks.insert(checks.end(), source_.checks.begin(), source_.checks.end());
-    return out;
+    finish(node_.entry->lower(call));
+    out_.checks = std::move(source_.checks);
+    return std::move(out_);
   }
 
  private:
@@ -133,14 +135,33 @@ class NodeLowering {
     }
   }
 
-  Values finish(Values values) {
+  // Results that share a count share its slot, so that one number is read for them.
+  void add_extents() {
+    std::vector<int32_t> known;
+    for (const ops::CountedResult& counted : source_.counted) {
+      const auto at = std::find(known.begin(), known.end(), counted.count.id());
+      Extent extent;
+      extent.count = static_cast<int>(at - known.begin());
+      if (at == known.end()) {
+        known.push_back(counted.count.id());
+        out_.counts.push_back(b_.reshape(counted.count, {1}));
+      }
+      extent.sizes.assign(counted.sizes.begin(), counted.sizes.end());
+      extent.order.assign(counted.order.begin(), counted.order.end());
+      node_.results.at(counted.result).extent = std::move(extent);
+    }
+  }
+
+  void finish(Values values) {
     TORCH_INTERNAL_ASSERT(node_.shapes_from_lowering || values.size() == node_.results.size(),
                           node_.name, ": the lowering gave ", values.size(), " values where ",
                           node_.results.size(), " are expected");
     if (node_.shapes_from_lowering && node_.results.size() < values.size()) {
       node_.results.resize(values.size());
     }
-    Values outputs(values.size());
+    Values& outputs = out_.results;
+    outputs.resize(values.size());
+    add_extents();
     Values written(node_.tensors.size());  // the newest base, per written tensor
     for (size_t i = 0; i < values.size(); ++i) {
       Result& result = node_.results[i];
@@ -149,8 +170,10 @@ class NodeLowering {
         continue;
       }
       if (!result.defined) continue;
-      if (node_.shapes_from_lowering && result.write < 0) {
-        result.dtype = ops::to_scalar_type(values[i].dtype());
+      if ((node_.shapes_from_lowering && result.write < 0) || result.extent) {
+        if (result.dtype == c10::ScalarType::Undefined) {
+          result.dtype = ops::to_scalar_type(values[i].dtype());
+        }
         result.sizes.assign(values[i].dims().begin(), values[i].dims().end());
         result.strides = contiguous_strides(result.sizes);
       }
@@ -168,7 +191,6 @@ class NodeLowering {
       if (result.write >= 0) written[static_cast<size_t>(result.write)] = value;
       outputs[i] = value;
     }
-    return outputs;
   }
 
   Builder& b_;
@@ -176,6 +198,7 @@ class NodeLowering {
   const NodeInputs& inputs_;
   ops::Source source_;
   Values reads_;
+  NodeOutputs out_;
 };
 
 NodeInputs declare_parameters(Builder& b, const Node& node) {
@@ -210,9 +233,8 @@ DType carrier_dtype(Carrier carrier) {
   return DType::kF32;
 }
 
-Values lower_into(Builder& b, Node& node, const NodeInputs& inputs,
-                  std::vector<ops::PendingCheck>& checks) {
-  return NodeLowering(b, node, inputs).run(checks);
+NodeOutputs lower_into(Builder& b, Node& node, const NodeInputs& inputs) {
+  return NodeLowering(b, node, inputs).run();
 }
 
 std::string module_name(const std::string& op_name) {
@@ -226,20 +248,21 @@ std::string module_name(const std::string& op_name) {
 Lowered lower(Node& node) {
   Builder b;
   const NodeInputs inputs = declare_parameters(b, node);
-  std::vector<ops::PendingCheck> checks;
-  const Values values = lower_into(b, node, inputs, checks);
+  const NodeOutputs out = lower_into(b, node, inputs);
   Lowered lowered;
   Values outputs;
-  for (size_t i = 0; i < values.size(); ++i) {
-    if (!values[i].defined()) continue;
+  for (size_t i = 0; i < out.results.size(); ++i) {
+    if (!out.results[i].defined()) continue;
     const int write = node.results[i].write;
     if (write >= 0 && node.tensors[static_cast<size_t>(write)].donated) {
       b.alias(node.tensors[static_cast<size_t>(write)].input, static_cast<int64_t>(outputs.size()));
     }
-    lowered.outputs.push_back(values[i].type());
-    outputs.push_back(values[i]);
+    lowered.outputs.push_back(out.results[i].type());
+    outputs.push_back(out.results[i]);
   }
-  for (const ops::PendingCheck& check : checks) {
+  lowered.num_counts = static_cast<int>(out.counts.size());
+  if (!out.counts.empty()) outputs.push_back(b.concatenate(out.counts, 0));
+  for (const ops::PendingCheck& check : out.checks) {
     outputs.push_back(check.flag);
     lowered.checks.push_back(check.what);
   }

@@ -1,6 +1,7 @@
 // From nodes to a StableHLO module. Parameters: the inputs in order, then one array per scalar
 // carrier in use, then the generator state. Results: one per node result that is defined (a new
-// tensor, or the new base value of a written cell), then one flag per index check.
+// tensor, or the new base value of a written cell), then the counts in one array if there are any,
+// then one flag per index check.
 #pragma once
 
 #include <string>
@@ -13,7 +14,8 @@ namespace torch_tpu::trace {
 
 struct Lowered {
   std::string text;                      // the module
-  std::vector<stablehlo::Type> outputs;  // types of the results, flags excluded
+  std::vector<stablehlo::Type> outputs;  // types of the results, counts and flags excluded
+  int num_counts = 0;
   std::vector<ops::ValueCheck> checks;
 };
 
@@ -27,10 +29,16 @@ struct NodeInputs {
   stablehlo::Value rng_state;  // for random ops
 };
 
-// Adds one node to a module. Gives, per result of the node, the new tensor or the new base value of
-// the written cell; undefined where the result is.
-stablehlo::Values lower_into(stablehlo::Builder& b, Node& node, const NodeInputs& inputs,
-                             std::vector<ops::PendingCheck>& checks);
+struct NodeOutputs {
+  // Per result of the node the new tensor, or the new base value of the written cell; undefined
+  // where the result is.
+  stablehlo::Values results;
+  stablehlo::Values counts;  // s64[1] each: see Extent
+  std::vector<ops::PendingCheck> checks;
+};
+
+// Adds one node to a module.
+NodeOutputs lower_into(stablehlo::Builder& b, Node& node, const NodeInputs& inputs);
 
 // "aten::add_.Tensor" as the name of a module.
 std::string module_name(const std::string& op_name);

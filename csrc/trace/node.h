@@ -62,6 +62,13 @@ struct NodeArg {
   std::vector<ScalarArg> scalars;
 };
 
+// The geometry of a result that is known but for one number, which the program computes.
+struct Extent {
+  int count = 0;  // which of the program's counts
+  Shape sizes;    // -1 stands for the count
+  Shape order;    // dims from the slowest to the fastest in storage
+};
+
 // One value a lowering gives back.
 struct Result {
   bool defined = true;
@@ -70,6 +77,8 @@ struct Result {
   Shape strides;
   int write = -1;     // index into tensors when it is written there, else a new tensor
   bool whole = true;  // the write replaces all of the storage
+  std::optional<Extent>
+      extent;  // filled by lowering; sizes and strides are then those of the value
 };
 
 struct Node {

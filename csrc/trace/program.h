@@ -29,7 +29,8 @@ struct Program final : public c10::intrusive_ptr_target {
     Shape base_sizes;  // of the value (the written cell's base for a write through a view)
     Shape base_strides;
     int64_t bytes = 0;
-    int write = -1;  // index among the call's tensors, or -1 for a new tensor
+    int write = -1;                // index among the call's tensors, or -1 for a new tensor
+    std::optional<Extent> extent;  // the tensor is a prefix of the value: see Extent
   };
   std::vector<Output> outputs;
   std::vector<c10::IValue> numbers;  // per return of the op: what is not a tensor
@@ -38,6 +39,7 @@ struct Program final : public c10::intrusive_ptr_target {
   // undefined one the generator's state.
   std::vector<ValuePtr> extra_inputs;
   uint64_t draws = 0;     // random numbers a run may take from the generator
+  int num_counts = 0;     // one more output, s64[num_counts], between the results and the checks
   int64_t new_bytes = 0;  // what running it allocates
   int pack_sizes[kNumCarriers] = {0, 0, 0};
 
