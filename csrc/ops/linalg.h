@@ -20,8 +20,7 @@ Value conj(const Value& x);  // no-op for reals
 Value real(const Value& x);  // the same
 Value adjoint(const Value& x);
 DType real_dtype(DType dtype);
-double epsilon(DType dtype);   // distance from 1 to the next number, of the real part
-double smallest(DType dtype);  // normal number
+double epsilon(DType dtype);  // distance from 1 to the next number, of the real part
 
 Value positions(const Value& x, Compare direction);  // where row >= column (or <=, or ==)
 Value triangle(const Value& x, bool upper, bool strict = false);
@@ -29,6 +28,8 @@ Value identity(Builder& b, DType dtype, const Dims& batch, int64_t n);
 Value diagonal(const Value& x);  // [..., m, n] -> [..., min(m, n)]
 Value slice_matrix(const Value& x, int64_t rows, int64_t columns);  // the upper left part
 Value pad_matrix(const Value& x, int64_t rows, int64_t columns);    // with zeros
+
+Value broadcast(const Value& x, const Value& like);  // to the shape of `like`
 
 // Loops count in s32.
 Value index(Builder& b, int64_t i);

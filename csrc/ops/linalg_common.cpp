@@ -47,11 +47,6 @@ double epsilon(DType dtype) {
                                           : std::numeric_limits<float>::epsilon();
 }
 
-double smallest(DType dtype) {
-  return real_dtype(dtype) == DType::kF64 ? std::numeric_limits<double>::min()
-                                          : std::numeric_limits<float>::min();
-}
-
 Value positions(const Value& x, Compare direction) {
   Builder& b = x.builder();
   const Type type(DType::kS32, x.dims());
@@ -89,6 +84,10 @@ Value pad_matrix(const Value& x, int64_t rows, int64_t columns) {
   high[high.size() - 2] = rows - x.dim(-2);
   high[high.size() - 1] = columns - x.dim(-1);
   return b.pad(x, b.scalar(0, x.dtype()), low, high);
+}
+
+Value broadcast(const Value& x, const Value& like) {
+  return like.builder().broadcast_to(x, like.dims());
 }
 
 Value index(Builder& b, int64_t i) { return b.splat_int(i, Type(DType::kS32, {})); }

@@ -14,10 +14,6 @@ struct Panel {
   Value a, permutation, pivots, info;
 };
 
-Value broadcast(const Value& x, const Value& like) {
-  return like.builder().broadcast_to(x, like.dims());
-}
-
 // LAPACK compares complex numbers by |re| + |im|.
 Value pivot_size(const Value& x) {
   Builder& b = x.builder();
@@ -32,7 +28,6 @@ Panel factor_panel(const Value& a0, const Value& start, int64_t steps, bool pivo
   const Value rows = b.iota(Type(DType::kS32, {batch, m, 1}), 1);
   const Value columns = b.iota(Type(DType::kS32, {batch, 1, w}), 2);
   const Value none = full(b, 0, DType::kS32, {batch, 1, 1});
-  const Value lines = b.iota(Type(DType::kS32, {batch, m, 1}), 1);
 
   const auto step = [&](const Value& i, const Values& state) {
     const Value &a = state[0], &permutation = state[1], &pivots = state[2], &info = state[3];
@@ -76,7 +71,7 @@ Panel factor_panel(const Value& a0, const Value& start, int64_t steps, bool pivo
                   b.select(failed, at + 1, info)};
   };
   const Value pivots = full(b, 0, DType::kS32, {batch, steps, 1});
-  const Values out = counted_loop(b, steps, {a0, lines, pivots, none}, step);
+  const Values out = counted_loop(b, steps, {a0, rows, pivots, none}, step);
   return {out[0], out[1], out[2], out[3]};
 }
 

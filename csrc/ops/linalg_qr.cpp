@@ -5,12 +5,6 @@ namespace torch_tpu::ops {
 namespace linalg {
 namespace {
 
-Value broadcast(const Value& x, const Value& like) {
-  return like.builder().broadcast_to(x, like.dims());
-}
-
-Value to_dtype_of(const Value& x, const Value& like) { return cast(x, like.dtype()); }
-
 // The norm of the vectors along dim 1, which neither overflows nor underflows.
 Value safe_norm(const Value& x) {
   Builder& b = x.builder();
@@ -83,7 +77,7 @@ Qr qr_factor(const Value& a) {
       const Value imag = b.imag(alpha);
       done = b.and_(done, b.eq(imag, zeros_like(imag)));
     }
-    const Value complex_beta = to_dtype_of(beta, alpha);
+    const Value complex_beta = cast(beta, alpha.dtype());
     const Value one = ones_like(alpha);
     const Value tau = b.select(done, zeros_like(alpha),
                                (complex_beta - alpha) / b.select(done, one, complex_beta));
