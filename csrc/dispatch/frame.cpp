@@ -83,8 +83,9 @@ Frame::Frame(const Op& op_in, const c10::IValue* args_in) : op(op_in), args(args
         break;
       case ArgKind::kScalarList: {
         const auto list = value.toListRef();
-        key.add(static_cast<uint64_t>(list.size()));
-        for (const c10::IValue& item : list) add_scalar(item, plan);
+        const bool repeated = is_repeated(list);
+        key.add(static_cast<uint64_t>(list.size()) << 1 | static_cast<uint64_t>(repeated));
+        for (const c10::IValue& item : repeated ? list.slice(0, 1) : list) add_scalar(item, plan);
         break;
       }
       case ArgKind::kStructural:
@@ -351,6 +352,21 @@ RawScalar raw_scalar(const c10::IValue& value) {
       out.real = value.isDouble() ? value.toDouble() : value.toScalar().toDouble();
   }
   return out;
+}
+
+bool is_repeated(c10::ArrayRef<c10::IValue> list) {
+  if (list.size() < 2) return false;
+  const RawScalar first = raw_scalar(list[0]);
+  // By bits: -0 is not 0, and a NaN is itself.
+  const auto bits = [](double x) { return std::bit_cast<uint64_t>(x); };
+  for (const c10::IValue& item : list.slice(1)) {
+    const RawScalar other = raw_scalar(item);
+    if (other.type != first.type || other.integer != first.integer ||
+        bits(other.real) != bits(first.real) || bits(other.imag) != bits(first.imag)) {
+      return false;
+    }
+  }
+  return true;
 }
 
 std::optional<double> known_scalar(const Op& op, const ArgPlan& plan, const c10::IValue& value) {

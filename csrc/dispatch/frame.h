@@ -74,6 +74,9 @@ class Frame {
 std::optional<double> known_scalar(const Op& op, const ArgPlan& plan, const c10::IValue& value);
 c10::ScalarType scalar_type_of(const c10::IValue& value);
 RawScalar raw_scalar(const c10::IValue& value);
+// A list of one number again and again (a learning rate per parameter): it is part of the key that
+// it is, and the number travels once.
+bool is_repeated(c10::ArrayRef<c10::IValue> list);
 
 // What the storage of a tensor holds when nothing has been written yet: a flat array.
 trace::Shape flat_shape(const c10::TensorImpl& impl);

@@ -56,9 +56,7 @@ class NodeBuilder {
           break;
         case ArgKind::kScalarList:
           arg.is_list = true;
-          for (const c10::IValue& item : value.toListRef()) {
-            arg.scalars.push_back(scalar(plan, item));
-          }
+          add_scalars(arg, plan, value.toListRef());
           break;
         case ArgKind::kStructural:
         case ArgKind::kIgnored:
@@ -101,6 +99,14 @@ class NodeBuilder {
       return out;
     }
     return take_scalar();
+  }
+
+  void add_scalars(trace::NodeArg& arg, const ArgPlan& plan, c10::ArrayRef<c10::IValue> list) {
+    if (is_repeated(list)) {
+      arg.scalars.assign(list.size(), scalar(plan, list[0]));
+      return;
+    }
+    for (const c10::IValue& item : list) arg.scalars.push_back(scalar(plan, item));
   }
 
   void add_tensor() {

@@ -199,7 +199,10 @@ Values Call::scalars(std::string_view name, DType dtype) {
   const Argument& argument = source_.at(name);
   Values out;
   if (argument.known) return {b.scalar(*argument.known, dtype)};
-  for (const Value& value : argument.scalars) out.push_back(cast(value, dtype));
+  for (const Value& value : argument.scalars) {
+    const bool again = !out.empty() && value.id() == argument.scalars[0].id();
+    out.push_back(again ? out[0] : cast(value, dtype));
+  }
   if (out.empty() && !argument.tensors.empty()) out.push_back(cast(argument.tensors[0], dtype));
   return out;
 }

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <limits>
 
+#include <c10/core/ScalarTypeToTypeMeta.h>
 #include <c10/util/Exception.h>
 
 #include "csrc/ops/helpers.h"
@@ -46,12 +47,36 @@ Value draw_parts(Call& c, const Draw& draw) {
 
 // --- continuous distributions --------------------------------------------------------------------
 
+// The largest finite number.
+double largest_float(DType t) {
+  if (t == DType::kF16) return 65504;
+  if (t == DType::kBF16) return std::ldexp(2 - std::ldexp(1.0, -7), 127);
+  return t == DType::kF64 ? std::numeric_limits<double>::max() : std::numeric_limits<float>::max();
+}
+
+std::string type_name(DType t) {
+  return std::string(c10::scalarTypeToTypeMeta(to_scalar_type(t)).name());
+}
+
+void check_uniform_bounds(Call& c) {
+  Builder& b = c.b;
+  const DType t = real_of(c.out().dtype);
+  const Value from = c.scalar("from", DType::kF64), to = c.scalar("to", DType::kF64);
+  const Value limit = b.scalar(largest_float(t), DType::kF64);
+  for (const auto& [value, name] : {std::pair(from, "from"), std::pair(to, "to")}) {
+    check_all(c, b.le(b.abs(value), limit), name + (" is out of bounds for " + type_name(t)));
+  }
+  check_all(c, b.le(from, to),
+            "uniform_ expects to return a [from, to) range, but found from > to");
+  check_all(c, b.le(to - from, limit),
+            "uniform_ expects to-from <= std::numeric_limits<" + type_name(t) + ">::max()");
+}
+
 Values lower_uniform(Call& c) {
   Builder& b = c.b;
   const bool standard = c.known("from") == 0.0 && c.known("to") == 1.0;
   if (!standard) {
-    check_all(c, b.le(c.scalar("from", DType::kF32), c.scalar("to", DType::kF32)),
-              "uniform_ expects to return a [from, to) range, but found from > to");
+    check_uniform_bounds(c);
   }
   return {draw_parts(c, [&](const Value& state, DType t) {
     const DType rounded = is_complex(c.out().dtype) ? t : c.out().dtype;
@@ -87,6 +112,8 @@ Values lower_normal_of(Call& c, bool tensor_mean, bool tensor_std) {
     return is_tensor ? b.broadcast_to(cast(c.tensor(name), t), c.out().dims)
                      : parameter(c, name, t);
   };
+  TORCH_CHECK(!tensor_std || !is_complex(c.dtype("std")),
+              "normal expects standard deviation to be non-complex");
   const Value std = argument("std", tensor_std);
   if (tensor_std) {
     check_all(c, b.ge(std, zeros_like(std)), "normal expects all elements of std >= 0.0");
@@ -143,8 +170,15 @@ Value draw_bernoulli(Call& c, const Value& p) {
   return c.b.lt(u, c.b.broadcast_to(cast(p, t), c.out().dims));
 }
 
-Values lower_bernoulli(Call& c) { return {draw_bernoulli(c, c.tensor("self"))}; }
-Values lower_bernoulli_tensor(Call& c) { return {draw_bernoulli(c, c.tensor("p"))}; }
+Values lower_bernoulli_of(Call& c, std::string_view name) {
+  const Value p = c.tensor(name);
+  check_all(c, c.b.and_(c.b.ge(p, zeros_like(p)), c.b.le(p, ones_like(p))),
+            "Expected p_in >= 0 && p_in <= 1 to be true, but got false.");
+  return {draw_bernoulli(c, p)};
+}
+
+Values lower_bernoulli(Call& c) { return lower_bernoulli_of(c, "self"); }
+Values lower_bernoulli_tensor(Call& c) { return lower_bernoulli_of(c, "p"); }
 Values lower_bernoulli_float(Call& c) {
   const Value p = c.scalar("p", DType::kF32);
   check_all(c, c.b.and_(c.b.ge(p, zeros_like(p)), c.b.le(p, ones_like(p))),
@@ -198,10 +232,12 @@ Values draw_between(Call& c, int64_t from, int64_t to) {
   if (!is_float(t)) {
     const int64_t largest = largest_of(t);
     const int64_t smallest = is_unsigned(t) ? 0 : -largest - 1;
-    TORCH_CHECK(from >= smallest && from <= largest, "from is out of bounds for ",
-                c10::toString(to_scalar_type(t)));
-    TORCH_CHECK(to - 1 <= largest, "to - 1 is out of bounds for ",
-                c10::toString(to_scalar_type(t)));
+    TORCH_CHECK(from >= smallest && from <= largest, "from is out of bounds for ", type_name(t));
+    TORCH_CHECK(to - 1 <= largest, "to - 1 is out of bounds for ", type_name(t));
+  } else {
+    const double limit = largest_float(t);
+    TORCH_CHECK(std::abs(double(from)) <= limit, "from is out of bounds for ", type_name(t));
+    TORCH_CHECK(std::abs(double(to - 1)) <= limit, "to - 1 is out of bounds for ", type_name(t));
   }
   return draw_integers(c, from, static_cast<uint64_t>(to) - static_cast<uint64_t>(from));
 }
@@ -215,11 +251,24 @@ Values lower_random_from(Call& c) {
   return draw_integers(c, from, end - static_cast<uint64_t>(from));
 }
 
+// Every position must have a number of its own in the output's type.
+void check_permutation(int64_t n, DType t) {
+  if (is_float(t)) {
+    const int64_t limit = (int64_t{1} << mantissa_digits(t)) + 1;
+    TORCH_CHECK(n <= limit, "n cannot be greater than ", limit, " for ",
+                c10::toString(to_scalar_type(t)), " type.");
+  } else {
+    TORCH_CHECK(n <= largest_of(t), "value cannot be converted to type ", is_unsigned(t) ? "u" : "",
+                "int", 8 * dtype_bytes(t), "_t without overflow");
+  }
+}
+
 // Sorts words with random bits above and the position below. Equal random bits, which would keep
 // the order, are rare: one pair in 30 permutations of a million elements.
 Values lower_randperm(Call& c) {
   Builder& b = c.b;
   const int64_t n = c.integer("n");
+  check_permutation(n, c.out().dtype);
   const Type type(DType::kU64, {n});
   const Value position = b.iota(type, 0);
   if (n < 2) return {position};
@@ -239,6 +288,12 @@ Values lower_multinomial(Call& c) {
   Builder& b = c.b;
   const Value self = c.tensor("self");
   const int64_t samples = c.integer("num_samples");
+  TORCH_CHECK(is_float(self.dtype()),
+              "multinomial only supports floating-point dtypes for input, got: ",
+              c10::toString(to_scalar_type(self.dtype())));
+  TORCH_CHECK(samples > 0, "cannot sample n_sample <= 0 samples");
+  TORCH_CHECK(c.flag("replacement") || samples <= self.dim(-1),
+              "cannot sample n_sample > prob_dist.size(-1) samples without replacement");
   const Value weights = cast(self, opmath(self.dtype()));
   const DType t = weights.dtype();
   const int64_t last = weights.rank() - 1;
@@ -274,6 +329,10 @@ Values lower_poisson(Call& c) {
 }
 
 Values lower_binomial(Call& c) {
+  for (const char* name : {"count", "prob"}) {
+    TORCH_CHECK_VALUE(is_float(c.dtype(name)), "binomial only supports floating-point dtypes for ",
+                      name, ", got: ", c10::toString(to_scalar_type(c.dtype(name))));
+  }
   const DType t = float_math(c.common_dtype({"count", "prob"}));
   const auto [count, prob] = broadcast2(cast(c.tensor("count"), t), cast(c.tensor("prob"), t));
   return {cast(random_binomial(c.b, c.rng_state(), count, prob), c.dtype("count"))};

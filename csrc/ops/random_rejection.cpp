@@ -20,6 +20,10 @@ struct Proposal {
   Value finished;  // bool: this element is done
 };
 
+// Every proposal is taken with a probability of at least 2/3, so nobody waits as long as this. What
+// no proposal can satisfy (an infinite parameter) must not hang the device.
+constexpr double kMaxProposals = 256;
+
 // Runs `propose(state, carried)` until every element has finished. `waiting` says who takes part.
 template <typename Propose>
 Values until_accepted(Builder& b, const Value& state, int64_t stream, const Value& waiting,
@@ -29,7 +33,8 @@ Values until_accepted(Builder& b, const Value& state, int64_t stream, const Valu
   inits.insert(inits.end(), carried.begin(), carried.end());
   const auto any_waiting = [&b](const Values& loop) -> Values {
     const Value& left = loop[1];
-    return {b.reduce(left, b.scalar(0, DType::kBool), range(left.rank()), Reduction::kOr)};
+    const Value any = b.reduce(left, b.scalar(0, DType::kBool), range(left.rank()), Reduction::kOr);
+    return {b.and_(any, b.lt(loop[0], b.like(loop[0], kMaxProposals)))};
   };
   const auto body = [&](const Values& loop) -> Values {
     const Value& left = loop[1];
@@ -66,9 +71,8 @@ Value stirling_tail(Builder& b, const Value& k) {
 }
 
 // Walks the probabilities of 0, 1, 2, ... until their sum passes one uniform number; for means
-// below
-// 10. `first` is the probability of 0, `next(p, k)` that of k from that of k - 1. No draw takes
-// more steps than kMaxSteps but for 1 in 10^20, and then rounding decides anyway.
+// below 10. `first` is the probability of 0, `next(p, k)` that of k from that of k - 1. No draw
+// takes more steps than kMaxSteps but for 1 in 10^20, and then rounding decides anyway.
 template <typename Next>
 Value by_inversion(Builder& b, const Value& state, const Value& first, const Value& waiting,
                    const Next& next) {
@@ -174,7 +178,8 @@ Value random_binomial(Builder& b, const Value& state, const Value& count, const 
   };
   const Value k = b.select(large, binomial_by_rejection(b, state, safe_n, safe_p, large),
                            by_inversion(b, state, none, small, next));
-  return b.select(flipped, count - k, k);
+  const Value result = b.select(flipped, count - k, k);
+  return b.select(b.ne(mean, mean), mean, result);  // NaN goes through
 }
 
 // Marsaglia and Tsang; below 1, a draw for alpha + 1 times u^(1 / alpha).

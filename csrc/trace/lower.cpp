@@ -127,7 +127,11 @@ class NodeLowering {
                              tensor.wrapped_number, is_contiguous(tensor.geometry)});
       }
       for (const ScalarArg& item : arg.scalars) {
-        out.scalars.push_back(scalar(item));
+        // A number that a list repeats has one slot, and is read once.
+        const ScalarArg& first = arg.scalars[0];
+        const bool again = !out.scalars.empty() && !item.known && !first.known && !item.constant &&
+                           item.carrier == first.carrier && item.slot == first.slot;
+        out.scalars.push_back(again ? out.scalars[0] : scalar(item));
         out.scalar_types.push_back(item.type);
         if (arg.scalars.size() == 1) out.known = item.known;
       }

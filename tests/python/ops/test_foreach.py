@@ -197,3 +197,40 @@ def test_clip_grad_norm():
         total = torch.nn.utils.clip_grad_norm_(parameters, 1.0, foreach=True)
         results.append([total.cpu(), *(p.grad.cpu() for p in parameters)])
     compare(results[1], results[0])
+
+
+@pytest.mark.parametrize(
+    "numbers",
+    [
+        [0.5, 0.5, 0.5],
+        [2, 2, 2],
+        [0.0, -0.0, 0.0],
+        [2, 0.5, 2],
+        [0.5, 2, 0.5],
+        [True, 1, 1.0],
+        [2 + 1j, 2 + 1j, 2 + 1j],
+        [float("nan")] * 3,
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int64])
+def test_lists_that_repeat_a_number(numbers, dtype):
+    """Such a number travels once; others, of one type or several, each on their own."""
+    host = [torch.full((2,), v, dtype=dtype) for v in (1, -2, 3)]
+    device = [x.to("tpu") for x in host]
+    for op in (torch._foreach_mul, torch._foreach_add):
+        for got, expected in zip(op(device, numbers), op(host, numbers), strict=True):
+            torch.testing.assert_close(got.cpu(), expected, equal_nan=True)
+            if expected.is_floating_point():
+                assert torch.equal(got.cpu().signbit(), expected.signbit())
+
+
+def test_a_repeated_number_may_change():
+    xs = [torch.ones(3, device="tpu") for _ in range(4)]
+    torch._foreach_mul(xs, [0.5] * 4)
+    before = torch_tpu.stats()["compiles"]
+    for number in (0.25, 3.0):
+        assert all((y == number).all() for y in torch._foreach_mul(xs, [number] * 4))
+    assert torch_tpu.stats()["compiles"] <= before + 2  # the comparison's own programs
+    results = torch._foreach_mul(xs, [1.0, 2.0, 3.0, 4.0])
+    assert [y[0].item() for y in results] == [1.0, 2.0, 3.0, 4.0]
