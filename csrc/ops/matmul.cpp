@@ -100,6 +100,10 @@ Values lower_baddbmm(Call& c) {
   return {add_scaled(c, dot(c.tensor("batch1"), c.tensor("batch2"), kBatches))};
 }
 
+Values lower_baddbmm_dtype(Call& c) {
+  return {cast(lower_baddbmm(c)[0], c.dtype_arg("out_dtype").value())};
+}
+
 Values lower_addbmm(Call& c) {
   check_addend(c, "batch2");
   check_factors(c, "batch1", "batch2");
@@ -268,7 +272,9 @@ void add_matmul(Entries& t) {
   t.push_back({.name = "addmm.dtype", .lower = lower_addmm_dtype, .special = {0.0}});
   t.push_back({.name = "_addmm_activation", .lower = lower_addmm_activation, .special = {0.0}});
   t.push_back({.name = "baddbmm", .lower = lower_baddbmm, .special = {0.0}});
-  t.push_back({.name = "baddbmm.dtype", .lower = lower_baddbmm, .special = {0.0}});
+  // Its Meta kernel takes the dtype for beta.
+  t.push_back(
+      {.name = "baddbmm.dtype", .lower = lower_baddbmm_dtype, .special = {0.0}, .no_meta = true});
   t.push_back({.name = "addbmm", .lower = lower_addbmm, .special = {0.0}});
   t.push_back({.name = "mv", .lower = lower_mv});
   t.push_back({.name = "addmv", .lower = lower_addmv, .special = {0.0}});

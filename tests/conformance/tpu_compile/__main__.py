@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import fnmatch
 import os
+import re
 import sys
 import tempfile
 from collections import Counter
@@ -48,14 +49,17 @@ def record(recording: Recording, pattern: str, timeout: float) -> None:
     recording.run([t for t in all_tasks() if source_of(t) not in done], timeout)
 
 
-def check_compiler(child: Child, target: str) -> None:
+def target_of(child: Child, topology: str) -> str:
+    """The topology and the compiler's version, "v5e:2x2 cl/1003875606": answers hold for these."""
     with tempfile.NamedTemporaryFile("w", suffix=".mlir") as file:
         file.write(TRIVIAL)
         file.flush()
         answer = child.run({"key": "", "path": file.name})
     child.stop()
     if answer["status"] != "ok":
-        sys.exit(f"The compiler for {target} does not start: {answer.get('detail', '')}")
+        sys.exit(f"The compiler for {topology} does not start: {answer.get('detail', '')}")
+    version = re.search(r"cl/\d+", answer["compiler"])
+    return f"{topology} {version.group() if version else answer['compiler']}"
 
 
 def main() -> int:
@@ -66,7 +70,7 @@ def main() -> int:
     )
     parser.add_argument("--ops", default="*", help="table entries as a shell pattern")
     parser.add_argument("--jobs", type=int, default=1, help="compiler processes (default 1)")
-    parser.add_argument("--timeout", type=float, default=60.0, help="seconds for one program")
+    parser.add_argument("--timeout", type=float, default=180.0, help="seconds for one program")
     parser.add_argument("--topology", default="v5e:2x2")
     parser.add_argument("--plugin", default="tpu", help="tpu, or the path of a plugin library")
     parser.add_argument("--no-record", action="store_true", help="use the programs there are")
@@ -82,24 +86,25 @@ def main() -> int:
         module = "conformance.tpu_compile.compile_child"
         return python_child(module, args.timeout, args.topology, args.plugin, *sites)
 
-    check_compiler(compiler(), args.topology)
+    target = target_of(compiler(), args.topology)
     recording = Recording(args.folder)
     if not args.no_record:
         record(recording, args.ops, 600.0)
     programs = [p for p in recording.store if fnmatch.fnmatch(p.entry, args.ops)]
     results = args.folder / "results.jsonl"
     answers = compile_all(
-        recording.store, programs, results, args.topology, compiler, args.jobs, args.again
+        recording.store, programs, results, target, compiler, args.jobs, args.again
     )
     entries = [n for n in torch_tpu._C._op_names() if fnmatch.fnmatch(n, args.ops)]
     table = make_table(entries, answers.values())
     if args.ops == "*":
-        write_table(table, args.topology)
+        write_table(table, target)
         print(f"wrote {TABLE}")
     counts = Counter(row["status"] for row in table.values())
     print(", ".join(f"{n} {what}" for what, n in sorted(counts.items())))
     found = surprises(table)
-    print("\n".join(found))
+    for line in found:
+        print(line)
     return 1 if found else 0
 
 

@@ -20,6 +20,7 @@ def main() -> None:
     name, plugin, *folders = sys.argv[1:]
     torch_tpu._C._set_search_dirs([*folders, *torch_tpu._C._search_dirs()])
     topology = torch_tpu._C._Topology(name, plugin)
+    version = topology.platform_version
 
     def compile_one(task: dict[str, Any]) -> dict[str, Any]:
         text = Path(task["path"]).read_text()
@@ -29,7 +30,8 @@ def main() -> None:
         except RuntimeError as error:
             detail = " ".join(str(error).split())[:600]
             return {"status": "refused", "detail": detail, "seconds": _since(start)}
-        return {"status": "ok", **figures, "seconds": _since(start)}
+        seconds = _since(start)
+        return {"status": "ok", **figures, "seconds": seconds, "compiler": version}
 
     serve(compile_one)
 

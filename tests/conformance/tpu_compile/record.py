@@ -69,7 +69,7 @@ class Recording:
         return {row["task"] for row in read_lines(self.log)}
 
     def forget(self, pattern: str) -> list[Task]:
-        """Drops the programs of these entries; the tasks that recorded them."""
+        """Drops the programs of these entries; the tasks that record them."""
         gone = [p for p in self.store if fnmatch.fnmatch(p.entry, pattern)]
         kept = [p for p in self.store if not fnmatch.fnmatch(p.entry, pattern)]
         sources = {p.source for p in gone}
@@ -78,7 +78,12 @@ class Recording:
         self.store = Store(self.store.folder)
         for p, text in texts:
             self.store.add(p.entry, p.form, text, p.source)
-        return [task for task in all_tasks() if source_of(task) in sources]
+        return [
+            task
+            for task in all_tasks()
+            if source_of(task) in sources
+            or (task["source"] == "explicit" and fnmatch.fnmatch(task["name"], pattern))
+        ]
 
     def run(self, tasks: list[Task], timeout: float) -> None:
         forms: dict[str, str] = _forms()

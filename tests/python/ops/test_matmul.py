@@ -99,6 +99,14 @@ def test_int64_products_wrap_as_on_the_cpu(shape):
         assert torch.equal((x.to("tpu") @ y.to("tpu")).cpu(), x @ y)
 
 
+def test_baddbmm_with_a_dtype():
+    a, b, c = (torch.randn(shape).bfloat16() for shape in ((2, 3, 5), (2, 3, 4), (2, 4, 5)))
+    got = torch.ops.aten.baddbmm.dtype(*(x.to("tpu") for x in (a, b, c)), torch.float32, beta=2)
+    assert got.dtype == torch.float32
+    want = torch.baddbmm(a.float(), b.float(), c.float(), beta=2)
+    torch.testing.assert_close(got.cpu(), want)
+
+
 def test_mixed_dtypes_are_refused():
     a = torch.ones(2, 3, device="tpu")
     b = torch.ones(3, 2, device="tpu", dtype=torch.float64)
