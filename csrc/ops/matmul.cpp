@@ -7,8 +7,8 @@
 #include <c10/util/Exception.h>
 
 #include "csrc/ops/helpers.h"
-#include "csrc/ops/low_bit.h"
 #include "csrc/ops/integer_dot.h"
+#include "csrc/ops/low_bit.h"
 #include "csrc/ops/matmul_precision.h"
 #include "csrc/ops/table.h"
 

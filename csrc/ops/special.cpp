@@ -50,8 +50,8 @@ Value erf(const Value& x) {
 
 Value erfc(const Value& x) { return x.builder().erfc(x); }
 
-// The series leaves a relative error of 5e-7. One Newton step takes it to the last bit: in the tails
-// on erfc, where 1 - |x| is exact and erfc keeps its relative precision.
+// The series leaves a relative error of 5e-7. One Newton step takes it to the last bit: in the
+// tails on erfc, where 1 - |x| is exact and erfc keeps its relative precision.
 Value erfinv(const Value& x) {
   Builder& b = x.builder();
   const Value start = b.erf_inv(x);

@@ -126,19 +126,22 @@ def _status(results: dict[str, Result], name: str, dtype: str) -> str:
 def _tpu() -> list[str]:
     if not TPU_COMPILE.exists():
         return []
-    found: dict[str, Any] = json.loads(TPU_COMPILE.read_text())
-    bad = {name: why for name, why in found.items() if why != "ok"}
+    page = json.loads(TPU_COMPILE.read_text())
+    entries: dict[str, Any] = page["entries"]
+    bad = {name: entry for name, entry in entries.items() if entry["status"] != "ok"}
+    share = 100 * (len(entries) - len(bad)) / len(entries)
     lines = [
         "## Lowerings and the TPU compiler",
         "",
-        f"{len(found) - len(bad)} of {len(found)} entries of the op table "
-        f"({100 * (len(found) - len(bad)) / len(found):.1f} %) compile for v5e (libtpu, ahead of",
-        "time; `make tpu-compile-test`).",
+        f"{len(entries) - len(bad)} of {len(entries)} entries of the op table ({share:.1f} %)",
+        f"compile for {page['target']} (libtpu, ahead of time; `make tpu-compile-test`).",
         "",
     ]
     if bad:
-        lines += ["| entry | why not |", "|---|---|"]
-        lines += [f"| {name} | {_escape(str(why))} |" for name, why in sorted(bad.items())]
+        lines += ["| entry | what the compiler says |", "|---|---|"]
+        for name, entry in sorted(bad.items()):
+            why = entry.get("reason") or json.dumps(entry.get("refused", entry["status"]))
+            lines.append(f"| {name} | {_escape(str(why))[:200]} |")
         lines.append("")
     return lines
 

@@ -18,7 +18,7 @@ def run(task: dict[str, Any]) -> dict[str, Any]:
 
     import torch_tpu
 
-    from . import op_checks
+    from . import error_checks, form_checks, op_checks
     from .compare import MismatchError
     from .op_checks import DTYPES, SkipError
 
@@ -32,11 +32,11 @@ def run(task: dict[str, Any]) -> dict[str, Any]:
         if suite == "op":
             result["samples"] = op_checks.check_values_and_gradients(name, dtype, most)
         elif suite == "forms":
-            result["samples"] = op_checks.check_forms(name, dtype, most)
+            result["samples"] = form_checks.check_forms(name, dtype, most)
         elif suite == "transforms":
-            result["samples"] = op_checks.check_transforms(name, dtype, most)
+            result["samples"] = form_checks.check_transforms(name, dtype, most)
         elif suite == "errors":
-            result.update(op_checks.check_errors(name))
+            result.update(error_checks.check_errors(name))
         else:
             from . import other_checks
 
@@ -45,7 +45,7 @@ def run(task: dict[str, Any]) -> dict[str, Any]:
                 result["samples"] = other_checks.check_module(name, dtype, training)
             else:
                 result["samples"] = other_checks.check_optimizer(name, dtype)
-        result["status"] = "right"
+        result["status"] = "wrong" if "detail" in result else "right"
     except SkipError as reason:
         result.update(status="skipped", detail=str(reason))
     except MismatchError as error:
