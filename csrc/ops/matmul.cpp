@@ -14,8 +14,7 @@
 
 namespace torch_tpu::ops {
 
-void add_grouped_matmul(Entries& t);  // grouped_matmul.cpp
-void add_pdist(Entries& t);           // pdist.cpp
+void add_pdist(Entries& t);  // pdist.cpp
 
 namespace {
 
@@ -286,7 +285,6 @@ void add_matmul(Entries& t) {
   // Its Meta kernel takes every weight for a matrix.
   t.push_back({.name = "linear_backward", .lower = lower_linear_backward, .no_meta = true});
   t.push_back({.name = "_trilinear", .lower = lower_trilinear, .no_meta = true});
-  add_grouped_matmul(t);
   add_pdist(t);
   add_low_bit(t);
 }
