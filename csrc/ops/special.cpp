@@ -61,8 +61,9 @@ Value erfinv(const Value& x) {
   const Value missing = b.select(is(Compare::kLt, size, 0.5), middle, tail);
   constexpr double kHalfSqrtPi = 0.88622692545275801365;
   const Value better = y + missing * kHalfSqrtPi * exp(y * y);
-  // At the ends and beyond the series is already infinite or NaN.
-  return b.select(is(Compare::kLt, size, 1), sign(x) * better, start);
+  // At zero the series keeps the sign; at the ends and beyond it is already infinite or NaN.
+  const Value inside = b.and_(is(Compare::kGt, size, 0), is(Compare::kLt, size, 1));
+  return b.select(inside, sign(x) * better, start);
 }
 
 // exp(x^2) erfc(x). For x >= 0 a Chebyshev series of (1 + 2x) erfcx(x) in (x - k) / (x + k).
