@@ -151,8 +151,13 @@ Value grouped(const Value& a, const Value& b, const Value& offs) {
   const bool batched = a.rank() == 3 && b.rank() == 3;
   require(batched == !offs.defined(), "offs unless both have groups of their own");
   require(a.dim(-1) == b.dim(-2), "factors that fit");
-  if (batched) return product(a, b, {{0}, {0}, {2}, {1}});
+  if (batched) {
+    require(a.dim(0) == b.dim(0), "as many groups on both sides");
+    return product(a, b, {{0}, {0}, {2}, {1}});
+  }
   require(offs.rank() == 1 && offs.dim(0) > 0, "offs of one dim");
+  require(offs.dtype() == DType::kS32, "offs of int32");
+  for (const Value& x : {a, b}) require(x.rank() == 2 || x.dim(0) == offs.dim(0), "an end a group");
   if (b.rank() == 3) return rows_by_group(a, b, offs);
   if (a.rank() == 2) return sums_by_group(a, b, offs);
   return transposed(rows_by_group(transposed(b), transposed(a), offs));
@@ -161,6 +166,7 @@ Value grouped(const Value& a, const Value& b, const Value& offs) {
 Values lower_grouped_mm(Call& c) {
   const Value a = c.tensor("self"), b = c.tensor("mat2");
   require(is_float(a.dtype()) && a.dtype() == b.dtype(), "factors of one floating dtype");
+  require(a.dtype() != DType::kF64, "factors of float32 or less");
   require(!c.has("bias"), "no bias");
   const Value result = grouped(a, b, c.optional_tensor("offs"));
   return {cast(result, c.dtype_arg("out_dtype").value_or(a.dtype()))};
