@@ -88,6 +88,7 @@ CASES: dict[str, Callable[[Make], object]] = {
     ),
     "_native_multi_head_attention": _attention,
     "_stack": lambda t: aten._stack([t(3), t(3)], 1),
+    "_unique": lambda t: aten._unique(t(8), True, True),
     "_upsample_lanczos2d_aa": lambda t: aten._upsample_lanczos2d_aa(t(1, 2, 6, 8), [3, 4], False),
     "_upsample_lanczos2d_aa_backward": lambda t: aten._upsample_lanczos2d_aa_backward(
         t(1, 2, 3, 4), [3, 4], [1, 2, 6, 8], False
@@ -121,4 +122,5 @@ CASES: dict[str, Callable[[Make], object]] = {
         9, device="tpu", generator=torch.Generator("tpu")
     ),
     "sort.stable": lambda t: torch.sort(t(3, 4), dim=1, stable=True),
+    "unique_dim_consecutive": lambda t: aten.unique_dim_consecutive(t(4, 3), 0, True, True),
 }
