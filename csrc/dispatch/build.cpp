@@ -109,7 +109,7 @@ ops::Target lowering_target() {
   return target;
 }
 
-void rethrow_not_lowered(const Frame& frame, bool checked) {
+void rethrow_not_lowered(const Frame& frame) {
   std::string reason;
   try {
     throw;
@@ -118,7 +118,7 @@ void rethrow_not_lowered(const Frame& frame, bool checked) {
   } catch (const c10::NotImplementedError& error) {
     reason = error.what_without_backtrace();
   }
-  if (!checked) raise_cpu_error(frame);
+  raise_cpu_error(frame);  // before a more lenient tier takes it
   throw NotLowered(reason);
 }
 
@@ -149,7 +149,7 @@ trace::ProgramPtr build_program(const Frame& frame) {
     const ops::TargetScope scope(lowering_target());
     lowered = trace::lower(node);
   } catch (...) {
-    rethrow_not_lowered(frame, /*checked=*/!node.shapes_from_lowering);
+    rethrow_not_lowered(frame);
   }
   compile(*program, lowered.text);
   program->outputs = describe_outputs(node, lowered.outputs);

@@ -26,8 +26,8 @@ void apply_resizes(const std::vector<trace::Program::Resize>& resizes, const Fra
 // What lowerings may know about the compiler; for an ops::TargetScope around them.
 ops::Target lowering_target();
 // Within a catch block: a builder that refuses its operands, or a lowering that says so, means "not
-// for these arguments"; other exceptions go on. `checked`: the Meta kernel has seen the arguments.
-[[noreturn]] void rethrow_not_lowered(const Frame& frame, bool checked);
+// for these arguments", or that they are bad, which the CPU is asked first. Other exceptions go on.
+[[noreturn]] void rethrow_not_lowered(const Frame& frame);
 void compile(trace::Program& program, const std::string& text);
 
 // Infers, lowers and compiles. The result may instead ask for out= tensors to be resized first.

@@ -110,7 +110,7 @@ void Recorder::record(const Op& op, c10::Stack* stack) {
       out = trace::lower_into(b_, node, inputs);
     } catch (...) {
       try {
-        rethrow_not_lowered(frame, /*checked=*/!node.shapes_from_lowering);
+        rethrow_not_lowered(frame);
       } catch (const NotLowered& error) {
         decompose_or_throw(op.handle, stack, error.what());
         return;
