@@ -147,3 +147,14 @@ def test_an_aten_op_known_only_by_its_decomposition() -> None:
     expected = torch.nn.functional.batch_norm(x, None, None, weight, bias, training=True)
     torch.testing.assert_close(result[0].cpu(), expected)
     assert "aten::cudnn_batch_norm" in torch_tpu._C._decomposed_ops()
+
+
+def test_bad_arguments_do_not_reach_a_lenient_decomposition() -> None:
+    # index_add's lowering refuses these; PyTorch's decomposition would broadcast them.
+    arguments = (torch.ones(3, 2), 0, torch.tensor([0, 1]), torch.ones(2))
+    with pytest.raises(RuntimeError) as expected:
+        torch.index_add(*arguments)
+    moved = [x.to("tpu") if isinstance(x, torch.Tensor) else x for x in arguments]
+    with pytest.raises(RuntimeError) as raised:
+        torch.index_add(*moved)
+    assert str(raised.value) == str(expected.value)
