@@ -1,5 +1,6 @@
 #include "csrc/dispatch/infer.h"
 
+#include <ATen/MemoryOverlap.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/empty_strided.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
@@ -16,11 +17,19 @@ at::Tensor meta_stand_in(const at::Tensor& tensor) {
                            at::TensorOptions().device(at::kMeta).dtype(tensor.scalar_type()));
 }
 
+// Values that no op should object to: probabilities, well-conditioned matrices, valid indices. An
+// error is then one of shapes and dtypes.
 at::Tensor cpu_stand_in(const at::Tensor& tensor) {
   if (tensor.device().is_cpu()) return tensor;
-  return at::empty_strided(tensor.sizes(), tensor.strides(),
-                           at::TensorOptions().dtype(tensor.scalar_type()))
-      .zero_();
+  const at::Tensor out = at::empty_strided(tensor.sizes(), tensor.strides(),
+                                           at::TensorOptions().dtype(tensor.scalar_type()));
+  const bool inexact = c10::isFloatingType(out.scalar_type()) || out.is_complex();
+  if (!inexact || out.element_size() == 1 || at::has_internal_overlap(out) != at::MemOverlap::No) {
+    return out.zero_();
+  }
+  out.fill_(0.5);
+  if (out.dim() >= 2) out.diagonal(0, -2, -1).add_(static_cast<double>(out.size(-1)));
+  return out;
 }
 
 }  // namespace

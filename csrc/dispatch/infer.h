@@ -27,8 +27,8 @@ c10::Stack stand_in_stack(const Frame& frame, const StandIn& stand_in, c10::Devi
 // Throws what the CPU would for bad arguments.
 Inferred infer(const Frame& frame);
 
-// Runs the op on zeros of the same shapes on the CPU, for the error it raises there: some Meta
-// kernels word theirs differently. Returns when it raises none (or would be too large to try).
+// Runs the op on plain numbers of the same shapes on the CPU, for the error it raises there: some
+// Meta kernels word theirs differently. Returns when it raises none (or would be too large to try).
 void raise_cpu_error(const Frame& frame);
 
 }  // namespace torch_tpu::dispatch

@@ -146,15 +146,30 @@ def _tpu() -> list[str]:
     return lines
 
 
+def _tpu_by_name() -> dict[str, str]:
+    """Per ATen name without overload: do all its entries compile?"""
+    if not TPU_COMPILE.exists():
+        return {}
+    found: dict[str, str] = {}
+    for entry, row in json.loads(TPU_COMPILE.read_text())["entries"].items():
+        name = entry.partition(".")[0]
+        answer = {"ok": "yes", "partly": "not float64"}.get(row["status"], "no")
+        found[name] = answer if found.get(name, "yes") == "yes" else found[name]
+    return found
+
+
 def _table(by_op: dict[str, dict[tuple[str, str], Result]]) -> list[str]:
     lines = [
         "## Every OpInfo entry",
         "",
         "dtypes: right ones; in brackets those the CPU has and we get wrong. Gradient: in float32.",
         "",
-        "| op | tier | dtypes | gradient | forms | vmap, jvp | notes |",
-        "|---|---|---|---|---|---|---|",
+        "TPU: the table entries of that ATen name compile for v5e; empty: a composite of others.",
+        "",
+        "| op | tier | dtypes | gradient | forms | vmap, jvp | TPU | notes |",
+        "|---|---|---|---|---|---|---|---|",
     ]
+    tpu = _tpu_by_name()
     for name in sorted(OPS):
         found = by_op[name]
         dtypes = [_dtype(found, d) for d in dtypes_of(OPS[name]) if ("op", d) in found]
@@ -164,6 +179,7 @@ def _table(by_op: dict[str, dict[tuple[str, str], Result]]) -> list[str]:
         lines.append(
             f"| {name} | {_tier(found)} | {' '.join(filter(None, dtypes))} | {gradient} "
             f"| {_mark(found, 'forms')} | {_mark(found, 'transforms')} "
+            f"| {tpu.get(OPS[name].aten_name, '')} "
             f"| {'on the CPU: ' + notes if notes else REASONS.get(name, '')} |"
         )
     return lines
