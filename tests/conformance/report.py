@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from .op_checks import DTYPES, OPS, dtypes_of, has_gradient
-from .reasons import REASONS
+from .reasons import NOTES, REASONS
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "operators.md"
@@ -111,7 +111,8 @@ def _not_right(results: dict[str, Result]) -> list[str]:
         result = results[key]
         if result["status"] in ("right", "skipped"):
             continue
-        detail = REASONS.get(result["name"]) or result.get("detail", "")[:160]
+        known = REASONS.get(result["name"]) or NOTES.get(result["name"])
+        detail = known or result.get("detail", "")[:160]
         lines.append(f"| {key.rstrip(':')} | {result['status']}: {_escape(detail)} |")
     skipped = sorted({r["name"] for r in results.values() if r["status"] == "skipped"} & set(OPS))
     never = [n for n in skipped if all(_status(results, n, d) != "right" for d in DTYPES)]
