@@ -65,10 +65,10 @@ cpp-test: build ## C++ tests
 	@if [ -f build/CTestTestfile.cmake ]; then ctest --test-dir build --output-on-failure --no-tests=ignore -j $(JOBS); \
 	else echo "C++ tests skipped: no GoogleTest (install libgtest-dev, then make clean)"; fi
 
-sanitize: setup ## C++ tests under AddressSanitizer and UBSan (build-asan)
+sanitize: setup ## C++ tests of the core under AddressSanitizer and UBSan (build-asan)
 	@test -f build-asan/build.ninja || cmake -S . -B build-asan $(CMAKE_ARGS) -DTORCH_TPU_SANITIZE=address,undefined
 	@cmake --build build-asan -j $(JOBS)
-	@ASAN_OPTIONS=detect_container_overflow=0 ctest --test-dir build-asan --output-on-failure --no-tests=ignore
+	@ctest --test-dir build-asan --output-on-failure --no-tests=ignore
 
 $(LIBTPU): $(PACKAGES)
 	$(PY) -m pip install --disable-pip-version-check --quiet --no-deps -r requirements/tpu.txt
