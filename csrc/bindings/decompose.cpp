@@ -10,11 +10,6 @@
 namespace torch_tpu::bindings {
 namespace {
 
-std::string full_name(const c10::OperatorHandle& op) {
-  const auto& name = op.operator_name();
-  return name.overload_name.empty() ? name.name : name.name + "." + name.overload_name;
-}
-
 py::object table(const char* function) {
   return py::module_::import("torch_tpu._decompositions").attr(function);
 }
@@ -39,7 +34,7 @@ py::object call(const c10::OperatorHandle& op, c10::Stack* stack) {
       args.append(value);
     }
   }
-  return table("run")(full_name(op), args, kwargs);
+  return table("run")(dispatch::full_name(op), args, kwargs);
 }
 
 void put_results(const c10::OperatorHandle& op, const py::object& result, c10::Stack* stack) {

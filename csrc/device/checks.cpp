@@ -62,6 +62,11 @@ void raise_if_violated(int64_t value, const ops::ValueCheck& check) {
 }  // namespace
 
 void check_flag(trace::ValuePtr flag, const ops::ValueCheck& check) {
+  // PyTorch reads the info of a factorization before it goes on, on every device.
+  if (check.kind == Kind::kMatrix || check.kind == Kind::kBatch) {
+    raise_if_violated(read(*flag), check);
+    return;
+  }
   if (pjrt::Runtime::get().host_addressable() && flag->buffer().is_ready()) {
     const auto* value = static_cast<const int64_t*>(flag->buffer().unsafe_pointer());
     raise_if_violated(*value, check);

@@ -109,7 +109,7 @@ ops::Target lowering_target() {
   return target;
 }
 
-void rethrow_not_lowered(const Frame& frame) {
+std::string refusal_of_lowering(const Frame& frame) {
   std::string reason;
   try {
     throw;
@@ -119,7 +119,7 @@ void rethrow_not_lowered(const Frame& frame) {
     reason = error.what_without_backtrace();
   }
   raise_cpu_error(frame);  // before a more lenient tier takes it
-  throw NotLowered(reason);
+  return reason.empty() ? "not for these arguments" : reason;
 }
 
 void compile(trace::Program& program, const std::string& text) {
@@ -149,7 +149,8 @@ trace::ProgramPtr build_program(const Frame& frame) {
     const ops::TargetScope scope(lowering_target());
     lowered = trace::lower(node);
   } catch (...) {
-    rethrow_not_lowered(frame);
+    program->refusal = refusal_of_lowering(frame);
+    return program;
   }
   compile(*program, lowered.text);
   program->outputs = describe_outputs(node, lowered.outputs);

@@ -1,7 +1,7 @@
 // The miss path: from a call to a compiled program.
 #pragma once
 
-#include <stdexcept>
+#include <string>
 
 #include "csrc/dispatch/frame.h"
 #include "csrc/dispatch/infer.h"
@@ -9,12 +9,6 @@
 #include "csrc/trace/program.h"
 
 namespace torch_tpu::dispatch {
-
-// The op has a lowering, but not for this dtype or form: the caller runs it on the CPU.
-class NotLowered : public std::runtime_error {
- public:
-  using std::runtime_error::runtime_error;
-};
 
 // The steps, for whoever builds programs out of several calls.
 //
@@ -27,10 +21,11 @@ void apply_resizes(const std::vector<trace::Program::Resize>& resizes, const Fra
 ops::Target lowering_target();
 // Within a catch block: a builder that refuses its operands, or a lowering that says so, means "not
 // for these arguments", or that they are bad, which the CPU is asked first. Other exceptions go on.
-[[noreturn]] void rethrow_not_lowered(const Frame& frame);
+std::string refusal_of_lowering(const Frame& frame);
 void compile(trace::Program& program, const std::string& text);
 
-// Infers, lowers and compiles. The result may instead ask for out= tensors to be resized first.
+// Infers, lowers and compiles. The result may instead ask for out= tensors to be resized first, or
+// say why there is no program.
 trace::ProgramPtr build_program(const Frame& frame);
 
 }  // namespace torch_tpu::dispatch

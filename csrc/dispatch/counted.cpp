@@ -4,9 +4,9 @@
 #include <cstring>
 
 #include <ATen/MemoryOverlap.h>
-#include <ATen/native/Resize.h>
 
 #include "csrc/device/tensor.h"
+#include "csrc/dispatch/copy_out.h"
 #include "csrc/dispatch/frame.h"
 #include "csrc/dispatch/infer.h"
 #include "csrc/pjrt/runtime.h"
@@ -116,10 +116,7 @@ void run_and_copy_out(const Op& op, c10::Stack* stack) {
       TORCH_CHECK(false, op.name, ": expected out tensor to have dtype ", result.scalar_type(),
                   ", but got ", outs[i].scalar_type(), " instead");
     }
-    if (at::native::resize_output(outs[i], result.sizes())) {
-      outs[i].unsafeGetTensorImpl()->set_sizes_and_strides(result.sizes(), result.strides());
-    }
-    outs[i].copy_(result);
+    copy_out(outs[i], result, /*may_resize=*/true);
   }
   stack->erase(stack->begin() + static_cast<std::ptrdiff_t>(first), stack->end());
   for (at::Tensor& out : outs) stack->emplace_back(std::move(out));

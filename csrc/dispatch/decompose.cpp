@@ -3,12 +3,12 @@
 #include <memory>
 #include <mutex>
 #include <unordered_map>
-#include <unordered_set>
 
-#include <ATen/native/Resize.h>
+#include <c10/util/Exception.h>
 
 #include "csrc/device/cell.h"
 #include "csrc/dispatch/build.h"
+#include "csrc/dispatch/copy_out.h"
 #include "csrc/dispatch/fallback.h"
 #include "csrc/dispatch/record.h"
 
@@ -26,18 +26,12 @@ struct Registry {
   std::mutex mutex;
   Decomposer decomposer;
   std::unordered_map<c10::OperatorHandle, std::unique_ptr<Decomposed>> ops;  // null: none
-  std::unordered_set<uint64_t> refused;  // hashes of keys whose decomposition failed
   std::set<std::string> used;
 };
 
 Registry& registry() {
   static auto* all = new Registry();
   return *all;
-}
-
-std::string full_name(const c10::OperatorHandle& handle) {
-  const auto& name = handle.operator_name();
-  return name.overload_name.empty() ? name.name : name.name + "." + name.overload_name;
 }
 
 bool is_functional(const c10::FunctionSchema& schema) {
@@ -136,9 +130,7 @@ bool run_functional_form(const c10::OperatorHandle& handle, c10::Stack* stack) {
   if (targets.size() != functional->schema().returns().size()) return false;
   functional->callBoxed(&inner);
   for (size_t i = 0; i < targets.size(); ++i) {
-    const at::Tensor result = inner[i].toTensor();
-    if (schema.name().back() != '_') at::native::resize_output(targets[i], result.sizes());
-    targets[i].copy_(result);
+    copy_out(targets[i], inner[i].toTensor(), /*may_resize=*/schema.name().back() != '_');
   }
   stack->erase(stack->begin() + static_cast<std::ptrdiff_t>(first), stack->end());
   for (const at::Tensor& target : targets) stack->emplace_back(target);
@@ -226,11 +218,6 @@ void decompose_or_throw(const c10::OperatorHandle& handle, c10::Stack* stack,
 
 trace::ProgramPtr build_decomposed(const Frame& frame) {
   Registry& all = registry();
-  const uint64_t hash = frame.key.hash();
-  {
-    std::lock_guard lock(all.mutex);
-    if (all.refused.count(hash) != 0) throw NotLowered("its decomposition does not fit");
-  }
   auto program = c10::make_intrusive<trace::Program>();
   program->name = frame.op.name;
   std::string reason;
@@ -253,11 +240,10 @@ trace::ProgramPtr build_decomposed(const Frame& frame) {
     reason = error.what_without_backtrace();
   }
   raise_cpu_error(frame);
-  {
-    std::lock_guard lock(all.mutex);
-    all.refused.insert(hash);
-  }
-  throw NotLowered(reason);
+  program = c10::make_intrusive<trace::Program>();
+  program->name = frame.op.name;
+  program->refusal = reason.empty() ? "its decomposition failed" : reason;
+  return program;
 }
 
 std::set<std::string> decomposed_ops() {

@@ -9,6 +9,7 @@
 
 #include "csrc/dispatch/decompose.h"
 #include "csrc/dispatch/mode.h"
+#include "csrc/dispatch/op.h"
 
 namespace torch_tpu::dispatch {
 namespace {
@@ -21,11 +22,6 @@ std::map<std::string, FallbackCount>& counts() {
 std::atomic<int>& policy() {
   static std::atomic<int> cell{static_cast<int>(base::env_fallback())};
   return cell;
-}
-
-std::string full_name(const c10::OperatorHandle& op) {
-  const auto& name = op.operator_name();
-  return name.overload_name.empty() ? name.name : name.name + "." + name.overload_name;
 }
 
 bool draws_random_numbers(const c10::OperatorHandle& op) {

@@ -55,13 +55,17 @@ bool lists(const std::vector<std::string_view>& names, const std::string& name) 
 
 }  // namespace
 
+std::string full_name(const c10::OperatorHandle& handle) {
+  const c10::OperatorName& name = handle.operator_name();
+  return name.overload_name.empty() ? name.name : name.name + "." + name.overload_name;
+}
+
 Op::Op(c10::OperatorHandle handle_in, const ops::Entry* entry_in)
     : handle(std::move(handle_in)), entry(entry_in) {
   static std::atomic<uint64_t> next_id{1};
   id = next_id++;
   const c10::FunctionSchema& schema = handle.schema();
-  name =
-      schema.overload_name().empty() ? schema.name() : schema.name() + "." + schema.overload_name();
+  name = full_name(handle);
   for (size_t i = 0; i < schema.arguments().size(); ++i) {
     const c10::Argument& argument = schema.arguments()[i];
     ArgPlan plan;

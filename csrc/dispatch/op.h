@@ -33,6 +33,9 @@ struct ArgPlan {
   std::string name;
 };
 
+// "aten::add_.Tensor".
+std::string full_name(const c10::OperatorHandle& handle);
+
 struct Op {
   explicit Op(c10::OperatorHandle handle, const ops::Entry* entry);
 

@@ -109,12 +109,8 @@ void Recorder::record(const Op& op, c10::Stack* stack) {
       const ops::TargetScope scope(lowering_target());
       out = trace::lower_into(b_, node, inputs);
     } catch (...) {
-      try {
-        rethrow_not_lowered(frame);
-      } catch (const NotLowered& error) {
-        decompose_or_throw(op.handle, stack, error.what());
-        return;
-      }
+      decompose_or_throw(op.handle, stack, refusal_of_lowering(frame));
+      return;
     }
     if (!out.counts.empty()) {
       throw trace::RecordedValue("the size of a result of " + op.name + " depends on values");

@@ -122,16 +122,15 @@ void run_op(const Op& op, c10::Stack* stack) {
     cache::ProgramCache& cache = cache::ProgramCache::get();
     trace::ProgramPtr program = cache.find(frame.key, hash);
     if (!program) {
-      try {
-        program = cache.insert(frame.key, hash, build_program(frame));
-      } catch (const NotLowered& error) {
-        run_otherwise(op, stack, error.what());
-        return;
-      }
+      program = cache.insert(frame.key, hash, build_program(frame));
     }
-    if (!program->resizes.empty()) {
-      apply_resizes(program->resizes, frame);
-      continue;  // with the new sizes
+    if (!program->runnable()) {
+      if (program->refusal.empty()) {
+        apply_resizes(program->resizes, frame);
+        continue;  // with the new sizes
+      }
+      run_otherwise(op, stack, program->refusal);
+      return;
     }
     const bool debug = mode() == base::Mode::kDebug;
     Launch launch;

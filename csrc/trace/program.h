@@ -50,6 +50,9 @@ struct Program final : public c10::intrusive_ptr_target {
     Shape strides;
   };
   std::vector<Resize> resizes;
+  // Neither lowered nor decomposed, and why: kept so that the next call need not try again.
+  std::string refusal;
+  bool runnable() const { return resizes.empty() && refusal.empty(); }
 
   double compile_seconds = 0;
   std::atomic<uint64_t> runs{0};
