@@ -64,6 +64,7 @@ try:
         from torch_tpu._registration import register
 
         register()
+        from torch_tpu import fused
         from torch_tpu._modes import get_mode, mode, set_mode
         from torch_tpu._stats import FallbackUse, clear_programs, coverage, stats
 except Exception as error:
@@ -79,6 +80,7 @@ __all__ = [
     "clear_programs",
     "coverage",
     "debug",
+    "fused",
     "get_mode",
     "mode",
     "safetensors",

@@ -8,17 +8,37 @@ So before finalization starts, those threads get the time to come to rest.
 from __future__ import annotations
 
 import atexit
+import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from torch_tpu import _C
+
 _AUTOGRAD_THREADS = "pt_autograd_"
 _PATIENCE_SECONDS = 1.0
 _CALM_LOOKS = 3
+_TALK_AFTER_SECONDS = 3.0
 
 
 def install() -> None:
     atexit.register(_wait_for_autograd_threads)
+    atexit.register(_stop_compiling)
+
+
+def _stop_compiling() -> None:
+    """A compiler must not be at work while the plugin is torn down. It cannot be interrupted, so
+    what it is at is waited for; what is queued is dropped."""
+    talk = threading.Timer(_TALK_AFTER_SECONDS, _say_what_is_waited_for)
+    talk.daemon = True
+    talk.start()
+    _C._fused_stop()
+    talk.cancel()
+
+
+def _say_what_is_waited_for() -> None:
+    print("torch_tpu: waiting for a background compilation to end ...", file=sys.stderr)
 
 
 def _wait_for_autograd_threads() -> None:

@@ -1,11 +1,13 @@
 // The table of TORCH_TPU_* variables and their parsers.
 #include "csrc/base/env.h"
 
+#include <algorithm>
 #include <charconv>
 #include <cstdlib>
 #include <limits>
 #include <stdexcept>
 #include <string_view>
+#include <thread>
 
 namespace torch_tpu::base {
 namespace {
@@ -20,6 +22,11 @@ enum Index {
   kMemoryLimit,
   kDump,
   kCacheSize,
+  kFusedCompile,
+  kFusedMinNodes,
+  kFusedMaxNodes,
+  kFusedMaxBytes,
+  kCompileThreads,
   kCount
 };
 
@@ -82,8 +89,20 @@ const std::vector<EnvVar>& env_table() {
        "Writes the StableHLO of every compiled program into this folder."},
       {"TORCH_TPU_CACHE_SIZE", "int", "an integer from 1 to 1000000000", "16384",
        "Most compiled programs kept in memory."},
+      {"TORCH_TPU_FUSED_COMPILE", "choice", "first, second or never", "second",
+       "When Fused Eager compiles a program: at first sight (waiting for it), when it is met again "
+       "(in the background), or never (it runs as single ops)."},
+      {"TORCH_TPU_FUSED_MIN_NODES", "int", "an integer from 1 to 65536", "64",
+       "Fewest ops in a program that Fused Eager cuts by itself."},
+      {"TORCH_TPU_FUSED_MAX_NODES", "int", "an integer from 2 to 65536", "1024",
+       "Most ops in a program of Fused Eager."},
+      {"TORCH_TPU_FUSED_MAX_BYTES", "bytes", "0, or at least 1M, with an optional suffix K, M or G",
+       "0",
+       "Most bytes that the ops of a pending program may produce; 0 means a quarter of the device."},
+      {"TORCH_TPU_COMPILE_THREADS", "int", "an integer from 0 to 64", "0",
+       "Threads that compile in the background; 0 means half of the processors, at most 4."},
   };
-  static_assert(kCount == 9, "one row per Index");
+  static_assert(kCount == 14, "one row per Index");
   return table;
 }
 
@@ -134,8 +153,10 @@ bool env_debug_nans() {
   reject(kDebugNans, value);
 }
 
-int64_t env_memory_limit() {
-  const std::string value = value_of(kMemoryLimit);
+namespace {
+
+int64_t bytes_of(Index index) {
+  const std::string value = value_of(index);
   std::string_view digits = value;
   int shift = 0;
   switch (digits.back()) {  // never empty: the default is "0"
@@ -158,9 +179,42 @@ int64_t env_memory_limit() {
   int64_t bytes = 0;
   if (!parse_int(digits, bytes) || bytes < 0 ||
       bytes > (std::numeric_limits<int64_t>::max() >> shift)) {
-    reject(kMemoryLimit, value);
+    reject(index, value);
   }
   return bytes << shift;
+}
+
+}  // namespace
+
+int64_t env_memory_limit() { return bytes_of(kMemoryLimit); }
+
+CompileWhen parse_compile_when(const std::string& value, const char* what) {
+  for (auto when : {CompileWhen::kFirst, CompileWhen::kSecond, CompileWhen::kNever}) {
+    if (value == to_string(when)) return when;
+  }
+  reject(what, value, row(kFusedCompile).allowed);
+}
+
+CompileWhen env_fused_compile() {
+  return parse_compile_when(value_of(kFusedCompile), row(kFusedCompile).name);
+}
+
+int64_t env_fused_max_nodes() { return int_between(kFusedMaxNodes, 2, 65536); }
+
+int64_t env_fused_min_nodes() {
+  return std::min(int_between(kFusedMinNodes, 1, 65536), env_fused_max_nodes());
+}
+
+int64_t env_fused_max_bytes() {
+  const int64_t bytes = bytes_of(kFusedMaxBytes);
+  if (bytes != 0 && bytes < (1 << 20)) reject(kFusedMaxBytes, value_of(kFusedMaxBytes));
+  return bytes;
+}
+
+int env_compile_threads() {
+  const auto threads = static_cast<int>(int_between(kCompileThreads, 0, 64));
+  if (threads > 0) return threads;
+  return std::clamp(static_cast<int>(std::thread::hardware_concurrency() / 2), 1, 4);
 }
 
 std::string env_dump() { return value_of(kDump); }
@@ -175,6 +229,18 @@ const char* to_string(Mode mode) noexcept {
       return "strict";
     case Mode::kFused:
       return "fused";
+  }
+  return "?";
+}
+
+const char* to_string(CompileWhen when) noexcept {
+  switch (when) {
+    case CompileWhen::kFirst:
+      return "first";
+    case CompileWhen::kSecond:
+      return "second";
+    case CompileWhen::kNever:
+      return "never";
   }
   return "?";
 }

@@ -20,6 +20,12 @@ struct EnvVar {
 const std::vector<EnvVar>& env_table();
 
 enum class Mode { kDebug, kStrict, kFused };
+// When Fused Eager compiles a program it has cut.
+enum class CompileWhen {
+  kFirst,   // when it is first met, on the calling thread
+  kSecond,  // when it is met again, in the background
+  kNever,   // it always runs as single ops
+};
 enum class Fallback { kWarn, kError, kSilent };
 
 // The accessors read the environment on each call, so that a change made with
@@ -40,10 +46,17 @@ bool env_debug_nans();       // TORCH_TPU_DEBUG_NANS
 int64_t env_memory_limit();  // TORCH_TPU_MEMORY_LIMIT: bytes, 0 = none
 std::string env_dump();      // TORCH_TPU_DUMP: folder, empty = off
 int64_t env_cache_size();    // TORCH_TPU_CACHE_SIZE: programs in memory
+CompileWhen env_fused_compile();  // TORCH_TPU_FUSED_COMPILE
+int64_t env_fused_min_nodes();    // TORCH_TPU_FUSED_MIN_NODES: 1..max
+int64_t env_fused_max_nodes();    // TORCH_TPU_FUSED_MAX_NODES: 2..65536
+int64_t env_fused_max_bytes();    // TORCH_TPU_FUSED_MAX_BYTES: from 1 MiB, 0 = by the device
+int env_compile_threads();        // TORCH_TPU_COMPILE_THREADS: 1..64
 
 // The names as the user writes them ("debug", "warn", ...).
 const char* to_string(Mode mode) noexcept;
 const char* to_string(Fallback fallback) noexcept;
+const char* to_string(CompileWhen when) noexcept;
+CompileWhen parse_compile_when(const std::string& value, const char* what);
 // Parses a mode name as TORCH_TPU_MODE does; same error, naming `what`.
 Mode parse_mode(const std::string& value, const char* what);
 

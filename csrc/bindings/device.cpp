@@ -17,7 +17,11 @@ using trace::Ledger;
 using NoGil = py::call_guard<py::gil_scoped_release>;
 
 py::dict memory_counts(int64_t index) {
-  const trace::MemoryCounts counts = Ledger::of(check_device(index)).counts();
+  const trace::MemoryCounts counts = [&] {
+    const py::gil_scoped_release no_gil;
+    device::launch_pending(check_device(index));
+    return Ledger::of(check_device(index)).counts();
+  }();
   py::dict result;
   result["current_bytes"] = counts.current_bytes;
   result["peak_bytes"] = counts.peak_bytes;

@@ -1,6 +1,7 @@
 // Modes, programs, fallbacks and zero-copy transfers for Python.
 
 #include "csrc/bindings/bindings.h"
+#include "csrc/cache/fused_cache.h"
 #include "csrc/cache/program_cache.h"
 #include "csrc/device/tensor.h"
 #include "csrc/dispatch/fallback.h"
@@ -79,7 +80,7 @@ void bind_dispatch(py::module_& m) {
   m.def(
       "_set_mode",
       [](const std::string& text) { dispatch::set_mode(base::parse_mode(text, "mode")); },
-      py::arg("mode"), "Sets the mode of the process: debug, strict or fused.");
+      py::arg("mode"), py::call_guard<py::gil_scoped_release>(), "Sets the mode of the process: debug, strict or fused.");
   m.def("_get_mode", [] { return base::to_string(dispatch::mode()); }, "The mode of the process.");
   m.def("_set_debug_nans", &dispatch::set_debug_nans, py::arg("on"),
         "Whether Debug Eager stops at the first NaN or Inf.");
@@ -92,6 +93,7 @@ void bind_dispatch(py::module_& m) {
       "_clear_programs",
       [] {
         cache::ProgramCache::get().clear();
+        cache::FusedCache::get().clear();
         dispatch::clear_scalar_pool();
       },
       "Drops all compiled programs.");

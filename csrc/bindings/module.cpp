@@ -44,6 +44,7 @@ PYBIND11_MODULE(_C, m) {
   bindings::bind_runtime(m);
   bindings::bind_device(m);
   bindings::bind_dispatch(m);
+  bindings::bind_fused(m);
   bindings::bind_decompose(m);
   bindings::bind_topology(m);
 }

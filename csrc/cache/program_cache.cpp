@@ -38,10 +38,6 @@ trace::ProgramPtr ProgramCache::find(const trace::Key& key, uint64_t hash) {
 trace::ProgramPtr ProgramCache::insert(const trace::Key& key, uint64_t hash,
                                        trace::ProgramPtr program) {
   std::lock_guard lock(mutex_);
-  if (program->executable) {
-    ++stats_.compiles;
-    stats_.compile_seconds += program->compile_seconds;
-  }
   size_t i = probe(key, hash);
   if (slots_[i].key) return slots_[i].program;
   if (size_ >= capacity_) {
@@ -97,6 +93,12 @@ void ProgramCache::evict() {
     }
   }
   slots_ = std::move(kept);
+}
+
+void ProgramCache::count_compile(double seconds) {
+  std::lock_guard lock(mutex_);
+  ++stats_.compiles;
+  stats_.compile_seconds += seconds;
 }
 
 void ProgramCache::clear() {

@@ -32,6 +32,7 @@ class ProgramCache {
   // Two threads may build the same program; the first one in wins and is returned.
   trace::ProgramPtr insert(const trace::Key& key, uint64_t hash, trace::ProgramPtr program);
   void clear();
+  void count_compile(double seconds);  // of any program, fused ones included
   CacheStats stats();
   void reset_stats();
 

@@ -8,6 +8,7 @@
 
 #include "csrc/device/cell.h"
 #include "csrc/device/current.h"
+#include "csrc/device/stream.h"
 #include "csrc/pjrt/runtime.h"
 #include "csrc/trace/value.h"
 
@@ -46,6 +47,7 @@ struct TpuAllocator final : c10::DeviceAllocator {
 
   // Small and large pools are not told apart: only the first entry (AGGREGATE) is filled.
   DeviceStats getDeviceStats(c10::DeviceIndex index) override {
+    launch_pending(check_device(index));
     const MemoryCounts counts = Ledger::of(check_device(index)).counts();
     const Stat number =
         make_stat(counts.current_values, counts.peak_values, counts.allocations, counts.frees);
@@ -96,6 +98,7 @@ int64_t total_memory(int device) {
 int64_t free_memory(int device) {
   const int64_t total = total_memory(device);
   const auto& devices = pjrt::Runtime::get().client().addressable_devices();
+  launch_pending(device);
   int64_t used = Ledger::of(device).counts().current_bytes;
   if (const auto stats = devices.at(static_cast<size_t>(device)).memory_stats()) {
     used = stats->bytes_in_use;

@@ -1,6 +1,7 @@
 #include "csrc/device/checks.h"
 
 #include <atomic>
+#include <cstring>
 #include <mutex>
 #include <vector>
 
@@ -18,8 +19,8 @@ namespace {
 using Kind = ops::ValueCheck::Kind;
 
 struct Pending {
-  trace::ValuePtr flag;
-  ops::ValueCheck check;
+  trace::ValuePtr flags;
+  std::vector<FlagSource> sources;
 };
 
 std::mutex mutex;
@@ -32,11 +33,19 @@ std::atomic<bool> any_pending{false};
 // Enough to bound memory in a loop that never reads; older flags are then looked at early.
 constexpr size_t kMaxPending = 4096;
 
-int64_t read(const trace::DeviceValue& flag) {
-  int64_t value = 0;
-  flag.buffer().copy_to_host(&value, sizeof value).await();
-  return value;
+std::vector<int64_t> read(const trace::DeviceValue& flags, size_t count) {
+  std::vector<int64_t> values(count);
+  const size_t bytes = count * sizeof(int64_t);
+  if (pjrt::Runtime::get().host_addressable()) {
+    flags.buffer().await();
+    std::memcpy(values.data(), flags.buffer().unsafe_pointer(), bytes);
+  } else {
+    flags.buffer().copy_to_host(values.data(), bytes).await();
+  }
+  return values;
 }
+
+std::atomic<LineText> line_text_hook{nullptr};
 
 // PyTorch itself words the error, from an info tensor like the one that has failed.
 void raise_linalg_error(int64_t value, const std::string& api_name, bool is_matrix) {
@@ -46,7 +55,7 @@ void raise_linalg_error(int64_t value, const std::string& api_name, bool is_matr
   at::_linalg_check_errors(is_matrix ? info.select(0, 0) : info, api_name, is_matrix);
 }
 
-void raise_if_violated(int64_t value, const ops::ValueCheck& check) {
+void raise_if_violated(int64_t value, const ops::ValueCheck& check, const std::string& issued = {}) {
   if (value == ops::kNoViolation) return;
   if (check.kind == Kind::kMatrix || check.kind == Kind::kBatch) {
     raise_linalg_error(value, check.message, check.kind == Kind::kMatrix);
@@ -55,8 +64,16 @@ void raise_if_violated(int64_t value, const ops::ValueCheck& check) {
   if (const size_t at = text.find("{}"); at != std::string::npos) {
     text.replace(at, 2, std::to_string(value));
   }
+  text += issued;
   TORCH_CHECK_INDEX(check.kind != Kind::kIndex, text);
   TORCH_CHECK(false, text);
+}
+
+size_t add(trace::ValuePtr flags, std::vector<FlagSource> sources) {
+  std::lock_guard lock(mutex);
+  pending().push_back({std::move(flags), std::move(sources)});
+  any_pending.store(true, std::memory_order_release);
+  return pending().size();
 }
 
 }  // namespace
@@ -64,7 +81,7 @@ void raise_if_violated(int64_t value, const ops::ValueCheck& check) {
 void check_flag(trace::ValuePtr flag, const ops::ValueCheck& check) {
   // PyTorch reads the info of a factorization before it goes on, on every device.
   if (check.kind == Kind::kMatrix || check.kind == Kind::kBatch) {
-    raise_if_violated(read(*flag), check);
+    raise_if_violated(read(*flag, 1)[0], check);
     return;
   }
   if (pjrt::Runtime::get().host_addressable() && flag->buffer().is_ready()) {
@@ -72,15 +89,20 @@ void check_flag(trace::ValuePtr flag, const ops::ValueCheck& check) {
     raise_if_violated(*value, check);
     return;
   }
-  size_t size;
   const int device = flag->device();
-  {
-    std::lock_guard lock(mutex);
-    pending().push_back({std::move(flag), check});
-    size = pending().size();
-    any_pending.store(true, std::memory_order_release);
-  }
+  const size_t size = add(std::move(flag), {{check, "", {}}});
   if (size > kMaxPending) raise_pending_checks(device);
+}
+
+void queue_flags(trace::ValuePtr flags, std::vector<FlagSource> sources) {
+  add(std::move(flags), std::move(sources));
+}
+
+void set_line_text(LineText text) { line_text_hook.store(text); }
+
+std::string line_text(const trace::IssueLine& line) {
+  const LineText hook = line_text_hook.load();
+  return hook == nullptr ? std::string() : hook(line);
 }
 
 void raise_pending_checks(int) {
@@ -91,7 +113,16 @@ void raise_pending_checks(int) {
     taken.swap(pending());
     any_pending.store(false, std::memory_order_release);
   }
-  for (const Pending& item : taken) raise_if_violated(read(*item.flag), item.check);
+  for (const Pending& item : taken) {
+    const std::vector<int64_t> values = read(*item.flags, item.sources.size());
+    for (size_t i = 0; i < values.size(); ++i) {
+      if (values[i] == ops::kNoViolation) continue;
+      const FlagSource& source = item.sources[i];
+      std::string issued;
+      if (!source.op.empty()) issued = "\nIssued by " + source.op + line_text(source.line) + ".";
+      raise_if_violated(values[i], source.check, issued);
+    }
+  }
 }
 
 }  // namespace torch_tpu::device

@@ -3,13 +3,32 @@
 // synchronize.
 #pragma once
 
+#include <string>
+#include <vector>
+
 #include "csrc/ops/source.h"
+#include "csrc/trace/trace.h"
 #include "csrc/trace/value.h"
 
 namespace torch_tpu::device {
 
 // Takes a 0-d s64 flag. May throw (c10::IndexError, or c10::Error for a RuntimeError) now.
 void check_flag(trace::ValuePtr flag, const ops::ValueCheck& check);
+
+// Where the flags of a fused program come from: one check each, and the call it belongs to.
+struct FlagSource {
+  ops::ValueCheck check;
+  std::string op;
+  trace::IssueLine line;
+};
+// The same for an s64 array of flags, one per source, of calls that returned long ago: never
+// throws a violation itself, and its text names the call.
+void queue_flags(trace::ValuePtr flags, std::vector<FlagSource> sources);
+
+// Gives " at file.py:12 in f" for a line, or "". Set once, by the bindings.
+using LineText = std::string (*)(const trace::IssueLine& line);
+void set_line_text(LineText text);
+std::string line_text(const trace::IssueLine& line);
 
 // Waits for the flags of earlier calls and throws the first violation.
 void raise_pending_checks(int device);

@@ -23,7 +23,7 @@ using trace::Ledger;
 constexpr c10::StreamId kPoolSize = 32;  // ids 1 to 32; new streams come after
 std::atomic<c10::StreamId> next_in_pool{0};
 std::atomic<c10::StreamId> next_id{kPoolSize + 1};
-std::atomic<LaunchPending> launch_pending{nullptr};
+std::atomic<LaunchPending> launch_hook{nullptr};
 
 thread_local std::array<c10::StreamId, Ledger::kMaxDevices> current_ids{};
 
@@ -35,14 +35,18 @@ c10::Stream make_stream(int device, c10::StreamId id) {
 
 Ledger& launched_ledger(int device) {
   check_not_forked();
-  if (LaunchPending launch = launch_pending.load(std::memory_order_acquire)) launch(device);
+  launch_pending(device);
   return Ledger::of(device);
 }
 
 }  // namespace
 
 void set_launch_pending(LaunchPending launch) noexcept {
-  launch_pending.store(launch, std::memory_order_release);
+  launch_hook.store(launch, std::memory_order_release);
+}
+
+void launch_pending(int device) {
+  if (LaunchPending launch = launch_hook.load(std::memory_order_acquire)) launch(device);
 }
 
 bool idle(int device) { return launched_ledger(device).idle(); }

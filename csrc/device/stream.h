@@ -13,6 +13,7 @@ namespace torch_tpu::device {
 // anything waits; set once, at start. Null: nothing is ever held back.
 using LaunchPending = void (*)(int device);
 void set_launch_pending(LaunchPending launch) noexcept;
+void launch_pending(int device);
 
 // All three see everything issued so far on `device`, by any thread and on any stream. synchronize
 // throws the first error a program failed with.

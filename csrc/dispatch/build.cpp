@@ -1,5 +1,7 @@
 #include "csrc/dispatch/build.h"
 
+#include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <filesystem>
 #include <fstream>
@@ -8,6 +10,8 @@
 #include <ATen/MemoryOverlap.h>
 
 #include "csrc/base/env.h"
+#include "csrc/base/hash.h"
+#include "csrc/cache/program_cache.h"
 #include "csrc/dispatch/decompose.h"
 #include "csrc/dispatch/masks.h"
 #include "csrc/dispatch/node.h"
@@ -95,19 +99,11 @@ void dump(const std::string& folder, const std::string& name, const std::string&
   static std::atomic<int> serial{0};
   std::filesystem::create_directories(folder);
   std::ostringstream file;
-  file << folder << "/" << serial++ << "_" << name.substr(name.find("::") + 2) << ".mlir";
+  file << folder << "/" << serial++ << "_" << trace::module_name(name) << ".mlir";
   std::ofstream(file.str()) << text;
 }
 
 }  // namespace
-
-ops::Target lowering_target() {
-  const pjrt::PlatformKind kind = pjrt::Runtime::get().kind();
-  ops::Target target;
-  target.extremes_keep_nan = kind != pjrt::PlatformKind::kCpu;
-  target.has_s8_dot = kind != pjrt::PlatformKind::kCpu && kind != pjrt::PlatformKind::kCuda;
-  return target;
-}
 
 std::string refusal_of_lowering(const Frame& frame) {
   std::string reason;
@@ -122,52 +118,118 @@ std::string refusal_of_lowering(const Frame& frame) {
   return reason.empty() ? "not for these arguments" : reason;
 }
 
-void compile(trace::Program& program, const std::string& text) {
-  if (const std::string folder = base::env_dump(); !folder.empty()) {
-    dump(folder, program.name, text);
-  }
+pjrt::LoadedExecutable compile(const std::string& name, const std::string& text, double& seconds) {
+  if (const std::string folder = base::env_dump(); !folder.empty()) dump(folder, name, text);
   const pjrt::Runtime& runtime = pjrt::Runtime::get();
   const auto start = std::chrono::steady_clock::now();
-  program.executable = runtime.client().compile_with(text, runtime.compile_options());
-  program.compile_seconds =
-      std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  pjrt::LoadedExecutable out = runtime.client().compile_with(text, runtime.compile_options());
+  seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  cache::ProgramCache::get().count_compile(seconds);
+  return out;
 }
 
-trace::ProgramPtr build_program(const Frame& frame) {
-  if (frame.op.entry->lower == nullptr) return build_decomposed(frame);
-  check_writable(frame);
-  auto program = c10::make_intrusive<trace::Program>();
-  program->name = frame.op.name;
-  const Inferred inferred = infer(frame);
-  if (casts_into_out(frame)) raise_cpu_error(frame);
-  program->resizes = find_resizes(frame, inferred);
-  if (!program->resizes.empty()) return program;
+void compile(trace::Program& program, const std::string& text) {
+  program.executable = compile(program.name, text, program.compile_seconds);
+}
 
-  trace::Node node = build_node(frame, inferred);
-  trace::Lowered lowered;
-  try {
-    const ops::TargetScope scope(lowering_target());
-    lowered = trace::lower(node);
-  } catch (...) {
-    program->refusal = refusal_of_lowering(frame);
-    return program;
+void ensure_compiled(trace::Program& program) {
+  if (program.compiled.load(std::memory_order_acquire)) return;
+  std::call_once(program.compile_once, [&] {
+    if (!program.executable) {  // a decomposition has it
+      compile(program, program.text);
+      program.text = {};
+    }
+    program.compiled.store(true, std::memory_order_release);
+  });
+}
+
+namespace {
+
+uint64_t flavor_of(const trace::Node& node) {
+  uint64_t hash = base::hash_bytes(node.name);
+  for (const trace::TensorArg& tensor : node.tensors) {
+    hash = base::hash_combine(hash, static_cast<uint64_t>(tensor.dtype) << 8 |
+                                        tensor.geometry.sizes.size());
   }
-  compile(*program, lowered.text);
+  return hash;
+}
+
+bool raises_at_once(const ops::ValueCheck& check) {
+  return check.kind == ops::ValueCheck::Kind::kMatrix ||
+         check.kind == ops::ValueCheck::Kind::kBatch;
+}
+
+// Lowers the node; throws when that is refused.
+trace::ProgramPtr make_program(trace::Node node) {
+  static std::atomic<uint32_t> next_uid{1};
+  auto program = c10::make_intrusive<trace::Program>();
+  program->name = node.name;
+  trace::Lowered lowered = trace::lower(node);
+  program->text = std::move(lowered.text);
   program->outputs = describe_outputs(node, lowered.outputs);
   for (const trace::Program::Output& output : program->outputs) {
+    program->output_bytes += output.bytes;
     const bool donated =
         output.write >= 0 && node.tensors[static_cast<size_t>(output.write)].donated;
     if (!donated) program->new_bytes += output.bytes;
   }
-  if (frame.op.entry->random) {
+  if (node.entry->random) {
     program->draws = count_draws(node);
     program->extra_inputs.emplace_back();
   }
-  program->numbers = inferred.numbers;
   program->checks = std::move(lowered.checks);
   program->num_counts = lowered.num_counts;
   for (int i = 0; i < trace::kNumCarriers; ++i) program->pack_sizes[i] = node.pack_sizes[i];
+  program->num_inputs = node.num_inputs;
+  program->num_tensors = node.tensors.size();
+  program->uid = next_uid.fetch_add(1);
+  program->flavor = flavor_of(node);
+  program->fusible =
+      program->num_counts == 0 &&
+      std::none_of(program->checks.begin(), program->checks.end(), raises_at_once);
+  program->node = std::make_shared<const trace::Node>(std::move(node));
   return program;
+}
+
+}  // namespace
+
+trace::ProgramPtr build_program(const Frame& frame) {
+  if (frame.op.entry->lower == nullptr) return build_decomposed(frame);
+  check_writable(frame);
+  const Inferred inferred = infer(frame);
+  if (casts_into_out(frame)) raise_cpu_error(frame);
+  auto program = c10::make_intrusive<trace::Program>();
+  program->name = frame.op.name;
+  program->resizes = find_resizes(frame, inferred);
+  if (!program->resizes.empty()) return program;
+  try {
+    program = make_program(build_node(frame, inferred));
+  } catch (...) {
+    program->refusal = refusal_of_lowering(frame);
+    return program;
+  }
+  program->numbers = inferred.numbers;
+  program->key = frame.key;
+  program->donations_at = frame.donations_at;
+  return program;
+}
+
+trace::ProgramPtr donating(const trace::ProgramPtr& program, const std::vector<uint64_t>& mask) {
+  if (!program->node) return program;
+  trace::Key key = program->key;
+  for (size_t i = 0; i < mask.size(); ++i) key.set(program->donations_at + i, mask[i]);
+  const uint64_t hash = key.hash();
+  cache::ProgramCache& cache = cache::ProgramCache::get();
+  if (trace::ProgramPtr known = cache.find(key, hash)) return known;
+  trace::Node node = *program->node;
+  for (size_t i = 0; i < node.tensors.size(); ++i) {
+    node.tensors[i].donated = (mask[i / 64] >> (i % 64) & 1) != 0;
+  }
+  trace::ProgramPtr made = make_program(std::move(node));
+  made->numbers = program->numbers;
+  made->key = key;
+  made->donations_at = program->donations_at;
+  return cache.insert(key, hash, std::move(made));
 }
 
 }  // namespace torch_tpu::dispatch

@@ -5,7 +5,6 @@
 
 #include "csrc/dispatch/frame.h"
 #include "csrc/dispatch/infer.h"
-#include "csrc/ops/target.h"
 #include "csrc/trace/program.h"
 
 namespace torch_tpu::dispatch {
@@ -17,15 +16,20 @@ void check_writable(const Frame& frame);
 // out= tensors that the Meta kernel resized.
 std::vector<trace::Program::Resize> find_resizes(const Frame& frame, const Inferred& inferred);
 void apply_resizes(const std::vector<trace::Program::Resize>& resizes, const Frame& frame);
-// What lowerings may know about the compiler; for an ops::TargetScope around them.
-ops::Target lowering_target();
 // Within a catch block: a builder that refuses its operands, or a lowering that says so, means "not
 // for these arguments", or that they are bad, which the CPU is asked first. Other exceptions go on.
 std::string refusal_of_lowering(const Frame& frame);
+// Compiles a module; the name is for TORCH_TPU_DUMP. `seconds` is how long it took.
+pjrt::LoadedExecutable compile(const std::string& name, const std::string& text, double& seconds);
 void compile(trace::Program& program, const std::string& text);
 
-// Infers, lowers and compiles. The result may instead ask for out= tensors to be resized first, or
-// say why there is no program.
+// Infers and lowers. The result may instead ask for out= tensors to be resized first, or say why
+// there is no program. Nothing is compiled but decompositions.
 trace::ProgramPtr build_program(const Frame& frame);
+// Before a program runs. Thread-safe.
+void ensure_compiled(trace::Program& program);
+// The same call with some written tensors' memory given to the results, one bit each; the program
+// itself where that cannot be had.
+trace::ProgramPtr donating(const trace::ProgramPtr& program, const std::vector<uint64_t>& mask);
 
 }  // namespace torch_tpu::dispatch

@@ -46,7 +46,8 @@ trace::Shape flat_shape(const c10::TensorImpl& impl) {
   return {bytes / static_cast<int64_t>(impl.itemsize())};
 }
 
-Frame::Frame(const Op& op_in, const c10::IValue* args_in) : op(op_in), args(args_in) {
+Frame::Frame(const Op& op_in, const c10::IValue* args_in, bool donate)
+    : op(op_in), args(args_in) {
   key.add(op.id);
   key.add(context_word(op));
   for (size_t i = 0; i < op.args.size(); ++i) {
@@ -97,7 +98,7 @@ Frame::Frame(const Op& op_in, const c10::IValue* args_in) : op(op_in), args(args
     }
   }
   if (op.writes) {
-    choose_donations();
+    choose_donations(donate);
     if (op.entry->overlap != ops::Overlap::kFine) add_aliases();
   }
   if (device < 0) find_device();
@@ -107,12 +108,13 @@ Frame::Frame(const Op& op_in, const c10::IValue* args_in) : op(op_in), args(args
 
 // A written value that only its cell and this frame hold gives its memory to the result. Decided
 // last: a value that the call reads twice (x.mul_(x)) is held twice.
-void Frame::choose_donations() {
+void Frame::choose_donations(bool donate) {
+  donations_at = key.size();
   uint64_t mask = 0;
   for (size_t i = 0; i < tensors.size(); ++i) {
     TensorRef& ref = tensors[i];
-    ref.donated =
-        ref.written && ref.is_input && ref.value->donatable() && ref.value.use_count() == 2;
+    ref.donated = donate && ref.written && ref.is_input && ref.value->donatable() &&
+                  ref.value.use_count() == 2;
     mask |= static_cast<uint64_t>(ref.donated) << (i % 64);
     if (i % 64 == 63) {
       key.add(mask);
@@ -443,27 +445,6 @@ trace::Carrier Frame::carrier(c10::ScalarType type) const {
       has_float_ || type == c10::ScalarType::Double || type == c10::ScalarType::ComplexDouble;
   if (!floating) return trace::Carrier::kS64;
   return has_double_ ? trace::Carrier::kF64 : trace::Carrier::kF32;
-}
-
-Packs Frame::pack() const {
-  Packs packs;
-  for (const RawScalar& scalar : scalars) {
-    const bool complex = scalar.type == c10::ScalarType::ComplexDouble;
-    switch (carrier(scalar.type)) {
-      case trace::Carrier::kF32:
-        packs.f32.push_back(static_cast<float>(scalar.real));
-        if (complex) packs.f32.push_back(static_cast<float>(scalar.imag));
-        break;
-      case trace::Carrier::kF64:
-        packs.f64.push_back(scalar.real);
-        if (complex) packs.f64.push_back(scalar.imag);
-        break;
-      case trace::Carrier::kS64:
-        packs.s64.push_back(scalar.integer);
-        break;
-    }
-  }
-  return packs;
 }
 
 }  // namespace torch_tpu::dispatch

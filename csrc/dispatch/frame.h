@@ -34,15 +34,11 @@ struct TensorRef {
   int same_cell = -1;
 };
 
-struct Packs {
-  c10::SmallVector<float, 4> f32;
-  c10::SmallVector<double, 4> f64;
-  c10::SmallVector<int64_t, 4> s64;
-};
-
 class Frame {
  public:
-  Frame(const Op& op, const c10::IValue* args);
+  // `donate`: a written tensor's memory may go to the result. In Fused Eager that is decided when
+  // the call is launched.
+  Frame(const Op& op, const c10::IValue* args, bool donate = true);
 
   const Op& op;
   const c10::IValue* args;
@@ -50,10 +46,13 @@ class Frame {
   c10::SmallVector<TensorRef, 6> tensors;
   c10::SmallVector<RawScalar, 4> scalars;  // those that are not part of the key
   int device = -1;
+  size_t donations_at = 0;  // position in the key
 
   // Where runtime scalars of this call travel; a function of the key.
   trace::Carrier carrier(c10::ScalarType type) const;
-  Packs pack() const;
+  // Appends them to arrays of the three carriers.
+  template <typename F32, typename F64, typename S64>
+  void pack(F32& f32, F64& f64, S64& s64) const;
 
  private:
   void add_tensor(const at::Tensor& tensor, const ArgPlan& plan);
@@ -61,7 +60,7 @@ class Frame {
   void add_host_scalar(const at::Tensor& tensor);
   void add_scalar(const c10::IValue& value, const ArgPlan& plan);
   void add_structural(const c10::IValue& value);
-  void choose_donations();
+  void choose_donations(bool donate);
   void add_aliases();
   void find_device();
   [[noreturn]] void mixed_devices(const at::Tensor& tensor) const;
@@ -69,6 +68,26 @@ class Frame {
   bool has_float_ = false;
   bool has_double_ = false;
 };
+
+template <typename F32, typename F64, typename S64>
+void Frame::pack(F32& f32, F64& f64, S64& s64) const {
+  for (const RawScalar& scalar : scalars) {
+    const bool complex = scalar.type == c10::ScalarType::ComplexDouble;
+    switch (carrier(scalar.type)) {
+      case trace::Carrier::kF32:
+        f32.push_back(static_cast<float>(scalar.real));
+        if (complex) f32.push_back(static_cast<float>(scalar.imag));
+        break;
+      case trace::Carrier::kF64:
+        f64.push_back(scalar.real);
+        if (complex) f64.push_back(scalar.imag);
+        break;
+      case trace::Carrier::kS64:
+        s64.push_back(scalar.integer);
+        break;
+    }
+  }
+}
 
 // Whether a Scalar's value is part of the key, and which.
 std::optional<double> known_scalar(const Op& op, const ArgPlan& plan, const c10::IValue& value);

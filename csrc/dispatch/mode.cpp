@@ -1,5 +1,7 @@
 #include "csrc/dispatch/mode.h"
 
+#include "csrc/dispatch/fused.h"
+
 namespace torch_tpu::dispatch {
 namespace {
 
@@ -12,11 +14,15 @@ std::atomic<bool>& nans_cell() {
   return cell;
 }
 std::atomic<LocationHook> location_hook{nullptr};
+std::atomic<CaptureLine> capture_hook{nullptr};
 
 }  // namespace
 
 base::Mode mode() { return static_cast<base::Mode>(mode_cell().load(std::memory_order_relaxed)); }
-void set_mode(base::Mode mode) { mode_cell().store(static_cast<int>(mode)); }
+void set_mode(base::Mode next) {
+  if (mode() == base::Mode::kFused && next != base::Mode::kFused) launch_all(Cut::kMode);
+  mode_cell().store(static_cast<int>(next));
+}
 
 bool debug_nans() { return nans_cell().load(std::memory_order_relaxed); }
 void set_debug_nans(bool on) { nans_cell().store(on); }
@@ -26,6 +32,13 @@ void set_location_hook(LocationHook hook) { location_hook.store(hook); }
 std::string python_location() {
   LocationHook hook = location_hook.load();
   return hook == nullptr ? std::string() : hook();
+}
+
+void set_capture_line(CaptureLine capture) { capture_hook.store(capture); }
+
+trace::IssueLine capture_line() noexcept {
+  const CaptureLine hook = capture_hook.load(std::memory_order_relaxed);
+  return hook == nullptr ? trace::IssueLine() : hook();
 }
 
 }  // namespace torch_tpu::dispatch

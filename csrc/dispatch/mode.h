@@ -5,6 +5,7 @@
 #include <string>
 
 #include "csrc/base/env.h"
+#include "csrc/trace/trace.h"
 
 namespace torch_tpu::dispatch {
 
@@ -20,5 +21,11 @@ void set_debug_nans(bool on);
 using LocationHook = std::string (*)();
 void set_location_hook(LocationHook hook);
 std::string python_location();
+
+// Where the calling thread's user code is, for a call that runs later. Cheap, takes no GIL. Set by
+// the Python bindings; empty without.
+using CaptureLine = trace::IssueLine (*)() noexcept;
+void set_capture_line(CaptureLine capture);
+trace::IssueLine capture_line() noexcept;
 
 }  // namespace torch_tpu::dispatch

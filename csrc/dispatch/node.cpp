@@ -1,7 +1,32 @@
 #include "csrc/dispatch/node.h"
 
+#include <ATen/Context.h>
+
+#include "csrc/pjrt/runtime.h"
+
 namespace torch_tpu::dispatch {
 namespace {
+
+stablehlo::Precision f32_precision() {
+  switch (at::globalContext().float32MatmulPrecision()) {
+    case at::Float32MatmulPrecision::HIGHEST:
+      return stablehlo::Precision::kHighest;
+    case at::Float32MatmulPrecision::HIGH:
+      return stablehlo::Precision::kHigh;
+    case at::Float32MatmulPrecision::MEDIUM:
+      return stablehlo::Precision::kDefault;
+  }
+  return stablehlo::Precision::kHighest;
+}
+
+ops::Target current_target() {
+  const pjrt::PlatformKind kind = pjrt::Runtime::get().kind();
+  ops::Target target;
+  target.extremes_keep_nan = kind != pjrt::PlatformKind::kCpu;
+  target.has_s8_dot = kind != pjrt::PlatformKind::kCpu && kind != pjrt::PlatformKind::kCuda;
+  target.f32_precision = f32_precision();
+  return target;
+}
 
 using Form = trace::TensorArg::Form;
 
@@ -25,6 +50,7 @@ class NodeBuilder {
   trace::Node build(const Inferred& inferred) {
     node_.entry = frame_.op.entry;
     node_.name = frame_.op.name;
+    node_.target = current_target();
     add_arguments();
     add_results(inferred);
     return std::move(node_);
@@ -215,6 +241,7 @@ std::vector<trace::Program::Output> describe_outputs(const trace::Node& node,
     output.sizes = result.sizes;
     output.strides = result.strides;
     output.write = result.write;
+    if (result.write >= 0) output.input = node.tensors[static_cast<size_t>(result.write)].input;
     output.extent = result.extent;
     if (result.defined) {
       const stablehlo::Type& type = types[next++];

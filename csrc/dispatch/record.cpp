@@ -106,7 +106,6 @@ void Recorder::record(const Op& op, c10::Stack* stack) {
     if (op.entry->random) inputs.rng_state = next_rng_state(count_draws(node));
     trace::NodeOutputs out;
     try {
-      const ops::TargetScope scope(lowering_target());
       out = trace::lower_into(b_, node, inputs);
     } catch (...) {
       decompose_or_throw(op.handle, stack, refusal_of_lowering(frame));

@@ -1,92 +1,52 @@
-// The boxed kernel: key, lookup, execute on the calling thread, wrap the outputs. What happens on a
-// cache miss is in build.cpp.
+// The boxed kernel: key, lookup, then execute on the calling thread and wrap the outputs, or record
+// (fused.cpp). What happens on a cache miss is in build.cpp.
 #include <ATen/core/Tensor.h>
 
 #include "csrc/cache/program_cache.h"
 #include "csrc/device/checks.h"
-#include "csrc/device/generator.h"
 #include "csrc/device/tensor.h"
 #include "csrc/dispatch/build.h"
 #include "csrc/dispatch/counted.h"
 #include "csrc/dispatch/debug.h"
 #include "csrc/dispatch/decompose.h"
+#include "csrc/dispatch/execute.h"
 #include "csrc/dispatch/fallback.h"
 #include "csrc/dispatch/frame.h"
+#include "csrc/dispatch/fused.h"
 #include "csrc/dispatch/masks.h"
 #include "csrc/dispatch/mode.h"
 #include "csrc/dispatch/record.h"
 #include "csrc/dispatch/results.h"
-#include "csrc/dispatch/scalar_pool.h"
 #include "csrc/pjrt/runtime.h"
 
 namespace torch_tpu::dispatch {
 namespace {
 
-struct Launch {
-  c10::SmallVector<PJRT_Buffer*, 12> args;
-  c10::SmallVector<PJRT_Buffer*, 8> outs;
-  c10::SmallVector<trace::ValuePtr, 3> extra;  // scalar packs and generator state, kept alive
-};
-
-void add_runtime_inputs(Launch& launch, const trace::Program& program, const Frame& frame) {
-  using stablehlo::DType;
-  if (!frame.scalars.empty()) {
-    const Packs packs = frame.pack();
-    const auto add = [&](DType dtype, const void* data, size_t count) {
-      if (count == 0) return;
-      launch.extra.push_back(upload_pack(dtype, data, count, frame.device));
-      launch.args.push_back(launch.extra.back()->raw());
-    };
-    add(DType::kF32, packs.f32.data(), packs.f32.size());
-    add(DType::kF64, packs.f64.data(), packs.f64.size());
-    add(DType::kS64, packs.s64.data(), packs.s64.size());
-  }
-  for (const trace::ValuePtr& kept : program.extra_inputs) {
-    if (kept) {
-      launch.args.push_back(kept->raw());
-      continue;
-    }
-    std::optional<at::Generator> given;
-    if (frame.op.generator_arg >= 0 && frame.args[frame.op.generator_arg].isGenerator()) {
-      given = frame.args[frame.op.generator_arg].toGenerator();
-    }
-    auto& generator = device::generator_for(given, frame.device);
-    const auto [seed, offset] = generator.reserve(program.draws);
-    const uint64_t state[] = {seed, offset};
-    launch.extra.push_back(upload_once(DType::kU64, state, 2, frame.device));
-    launch.args.push_back(launch.extra.back()->raw());
-  }
-}
-
-void execute(const trace::Program& program, const Frame& frame, Launch& launch) {
+void run_now(trace::Program& program, const Frame& frame, Execution& run) {
   for (const TensorRef& ref : frame.tensors) {
-    if (ref.is_input) launch.args.push_back(ref.value->raw());
+    if (ref.is_input) run.args.push_back(ref.value->raw());
   }
-  add_runtime_inputs(launch, program, frame);
-  launch.outs.resize(program.executable.num_outputs());
-  trace::Ledger& ledger = trace::Ledger::of(frame.device);
-  ledger.check_room(program.new_bytes);
-  try {
-    program.executable.execute(launch.args.data(), launch.args.size(), launch.outs.data(),
-                               pjrt::Runtime::get().device(frame.device));
-  } catch (const pjrt::Error& error) {
-    if (error.is_out_of_memory()) {
-      ledger.throw_out_of_memory(program.new_bytes, "While running " + program.name + ".");
-    }
-    throw;
-  }
+  c10::SmallVector<float, 4> f32;
+  c10::SmallVector<double, 4> f64;
+  c10::SmallVector<int64_t, 4> s64;
+  frame.pack(f32, f64, s64);
+  run.f32 = {f32.data(), f32.size()};
+  run.f64 = {f64.data(), f64.size()};
+  run.s64 = {s64.data(), s64.size()};
+  reserve_random(frame, program, run.rng);
+  execute(program, run, frame.device);
 }
 
 // Wraps the outputs and puts the results in place of the arguments on the stack.
-void finish(const trace::Program& program, Frame& frame, Launch& launch, c10::Stack* stack) {
+void finish(const trace::Program& program, Frame& frame, Execution& run, c10::Stack* stack) {
   size_t next = 0;
   Counts counts;
   if (program.num_counts > 0) {
-    const size_t at = launch.outs.size() - program.checks.size() - 1;
-    counts = read_counts(launch.outs[at], program.num_counts, frame.device);
+    const size_t at = run.outs.size() - program.checks.size() - 1;
+    counts = read_counts(run.outs[at], program.num_counts, frame.device);
   }
   place_results(program.outputs, program.numbers, counts, frame, stack, [&](const auto& output) {
-    return c10::make_intrusive<trace::DeviceValue>(launch.outs[next++], output.value_dtype,
+    return c10::make_intrusive<trace::DeviceValue>(run.outs[next++], output.value_dtype,
                                                    output.base_sizes, output.base_strides,
                                                    frame.device);
   });
@@ -94,7 +54,7 @@ void finish(const trace::Program& program, Frame& frame, Launch& launch, c10::St
   c10::SmallVector<trace::ValuePtr, 2> flags;
   for (size_t i = 0; i < program.checks.size(); ++i) {
     flags.push_back(c10::make_intrusive<trace::DeviceValue>(
-        launch.outs[next++], stablehlo::DType::kS64, trace::ShapeRef{}, trace::ShapeRef{},
+        run.outs[next++], stablehlo::DType::kS64, trace::ShapeRef{}, trace::ShapeRef{},
         frame.device));
   }
   for (size_t i = 0; i < flags.size(); ++i) {
@@ -116,8 +76,10 @@ void run_op(const Op& op, c10::Stack* stack) {
     return;
   }
   const c10::IValue* args = stack->data() + (stack->size() - op.args.size());
+  const base::Mode eager = mode();
+  const bool fused = eager == base::Mode::kFused;
   while (true) {
-    Frame frame(op, args);
+    Frame frame(op, args, /*donate=*/!fused);
     const uint64_t hash = frame.key.hash();
     cache::ProgramCache& cache = cache::ProgramCache::get();
     trace::ProgramPtr program = cache.find(frame.key, hash);
@@ -132,19 +94,22 @@ void run_op(const Op& op, c10::Stack* stack) {
       run_otherwise(op, stack, program->refusal);
       return;
     }
-    const bool debug = mode() == base::Mode::kDebug;
-    Launch launch;
-    if (debug) {
+    if (fused && program->fusible) {
+      record_call(frame, std::move(program), stack);
+      return;
+    }
+    Execution run;
+    if (eager == base::Mode::kDebug) {
       DebugCall record(frame);
       record.guard([&] {
-        execute(*program, frame, launch);
-        finish(*program, frame, launch, stack);
+        run_now(*program, frame, run);
+        finish(*program, frame, run, stack);
       });
       record.check(*stack, op);
       return;
     }
-    execute(*program, frame, launch);
-    finish(*program, frame, launch, stack);
+    run_now(*program, frame, run);
+    finish(*program, frame, run, stack);
     return;
   }
 }

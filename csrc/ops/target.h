@@ -2,6 +2,8 @@
 // default describes the TPU's. Whoever lowers for another one says so for the time it takes.
 #pragma once
 
+#include "csrc/stablehlo/attributes.h"
+
 namespace torch_tpu::ops {
 
 struct Target {
@@ -11,6 +13,8 @@ struct Target {
   // A dot of two s8 operands is right and fast. XLA:CUDA's gives twice the product for many shapes,
   // XLA:CPU's takes twenty times as long as one of f32.
   bool has_s8_dot = true;
+  // Of products of f32: the user's setting when the op was called. An op may be lowered later.
+  stablehlo::Precision f32_precision = stablehlo::Precision::kHighest;
 };
 
 const Target& target();

@@ -31,6 +31,8 @@ class Key {
     }
   }
 
+  void set(size_t at, uint64_t word) { words_[at] = word; }
+
   uint64_t hash() const { return base::hash_words(words_.data(), words_.size()); }
   size_t size() const { return words_.size(); }
   const uint64_t* data() const { return words_.data(); }

@@ -238,11 +238,13 @@ DType carrier_dtype(Carrier carrier) {
 }
 
 NodeOutputs lower_into(Builder& b, Node& node, const NodeInputs& inputs) {
+  const ops::TargetScope scope(node.target);
   return NodeLowering(b, node, inputs).run();
 }
 
 std::string module_name(const std::string& op_name) {
-  std::string name = op_name.substr(op_name.find("::") + 2);
+  const size_t space = op_name.find("::");
+  std::string name = space == std::string::npos ? op_name : op_name.substr(space + 2);
   for (char& c : name) {
     if (c == '.') c = '_';
   }

@@ -12,6 +12,7 @@
 #include <c10/core/Scalar.h>
 
 #include "csrc/ops/table.h"
+#include "csrc/ops/target.h"
 #include "csrc/trace/shape.h"
 
 namespace torch_tpu::trace {
@@ -87,6 +88,7 @@ struct Node {
   std::vector<NodeArg> args;
   std::vector<TensorArg> tensors;
   std::vector<Result> results;
+  ops::Target target;  // whom it was called for
   int num_inputs = 0;
   int pack_sizes[kNumCarriers] = {0, 0, 0};
   bool shapes_from_lowering = false;  // Entry::no_meta: results' sizes are filled by lowering

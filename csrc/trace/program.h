@@ -2,6 +2,8 @@
 #pragma once
 
 #include <atomic>
+#include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -10,12 +12,14 @@
 
 #include "csrc/ops/source.h"
 #include "csrc/pjrt/executable.h"
+#include "csrc/trace/key.h"
 #include "csrc/trace/node.h"
 #include "csrc/trace/value.h"
 
 namespace torch_tpu::trace {
 
-// Immutable once published, except for the counters.
+// Immutable once published, except for the counters and what ensure_compiled() and the node's own
+// mutex guard.
 struct Program final : public c10::intrusive_ptr_target {
   std::string name;
   pjrt::LoadedExecutable executable;
@@ -30,6 +34,7 @@ struct Program final : public c10::intrusive_ptr_target {
     Shape base_strides;
     int64_t bytes = 0;
     int write = -1;                // index among the call's tensors, or -1 for a new tensor
+    int input = -1;                // the input that a write replaces, or -1
     std::optional<Extent> extent;  // the tensor is a prefix of the value: see Extent
   };
   std::vector<Output> outputs;
@@ -53,6 +58,23 @@ struct Program final : public c10::intrusive_ptr_target {
   // Neither lowered nor decomposed, and why: kept so that the next call need not try again.
   std::string refusal;
   bool runnable() const { return resizes.empty() && refusal.empty(); }
+
+  // What Fused Eager needs: the call again, for lowering it with others, and how to tell it from
+  // others. `node` is null for decompositions.
+  std::shared_ptr<const Node> node;
+  Key key;
+  size_t donations_at = 0;  // where the key's words of donated tensors begin
+  size_t num_tensors = 0;   // they have a bit each
+  int num_inputs = 0;
+  uint32_t uid = 0;     // unique in this process
+  bool fusible = false;
+  uint64_t flavor = 0;  // of op, ranks and dtypes, not sizes: see planner.h
+  int64_t output_bytes = 0;
+
+  // Compiled at the first run; the text is dropped then. Thread-safe.
+  std::string text;
+  std::once_flag compile_once;
+  std::atomic<bool> compiled{false};
 
   double compile_seconds = 0;
   std::atomic<uint64_t> runs{0};

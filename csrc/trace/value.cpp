@@ -84,14 +84,50 @@ DeviceValue::DeviceValue(int recorded_id, stablehlo::DType dtype, ShapeRef dims,
       recorded_id_(recorded_id),
       dtype_(dtype),
       donatable_(false),
-      contiguous_(is_contiguous(dims, strides)) {}
+      contiguous_(is_contiguous(dims, strides)),
+      state_(State::kRecorded) {}
 
-void DeviceValue::throw_recorded() {
-  throw RecordedValue("the elements of a tensor are needed while its ops are only being recorded");
+DeviceValue::DeviceValue(stablehlo::DType dtype, ShapeRef dims, ShapeRef strides, int device)
+    : buffer_(pjrt::Runtime::get().api(), nullptr),
+      dims_(dims.begin(), dims.end()),
+      strides_(strides.begin(), strides.end()),
+      bytes_(value_bytes(dtype, dims)),
+      device_(device),
+      dtype_(dtype),
+      donatable_(true),
+      contiguous_(is_contiguous(dims, strides)),
+      state_(State::kPending) {}
+
+namespace {
+std::atomic<DeviceValue::Launch> launch_hook{nullptr};
+}  // namespace
+
+void DeviceValue::set_launch(Launch launch) noexcept { launch_hook.store(launch); }
+
+void DeviceValue::demand() const {
+  if (state_.load(std::memory_order_acquire) == State::kRecorded) {
+    throw RecordedValue(
+        "the elements of a tensor are needed while its ops are only being recorded");
+  }
+  if (state_.load(std::memory_order_acquire) == State::kPending) launch_hook.load()(device_);
+  const State state = state_.load(std::memory_order_acquire);
+  if (state == State::kFailed) std::rethrow_exception(error_);
+  TORCH_INTERNAL_ASSERT(state == State::kReady, "a value was not launched");
+}
+
+void DeviceValue::settle(PJRT_Buffer* buffer) {
+  buffer_ = pjrt::Buffer(pjrt::Runtime::get().api(), buffer);
+  Ledger::of(device_).enter(this);
+  state_.store(State::kReady, std::memory_order_release);
+}
+
+void DeviceValue::fail(std::exception_ptr error) noexcept {
+  error_ = std::move(error);
+  state_.store(State::kFailed, std::memory_order_release);
 }
 
 DeviceValue::~DeviceValue() {
-  if (recorded_id_ >= 0) return;
+  if (state_.load(std::memory_order_relaxed) != State::kReady) return;
   Ledger::of(device_).leave(this);
   // After a fork the plugin's threads and locks are gone; the memory is the parent's to free.
   if (pjrt::Runtime::in_bad_fork()) buffer_.release();

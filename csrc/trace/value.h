@@ -6,6 +6,7 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -38,14 +39,26 @@ class DeviceValue final : public c10::intrusive_ptr_target {
               int device, bool donatable = true);
   // A value that a recording will compute: it has a shape but no memory, and stands in no ledger.
   DeviceValue(int recorded_id, stablehlo::DType dtype, ShapeRef dims, ShapeRef strides, int device);
+  // The result of an op that was issued and not launched yet: the same, until it is settled.
+  DeviceValue(stablehlo::DType dtype, ShapeRef dims, ShapeRef strides, int device);
   ~DeviceValue() override;
 
-  // Both throw RecordedValue when there is no memory to read.
+  // Both launch what is pending if this value is, and throw what its launch failed with;
+  // RecordedValue when there is no memory to read.
   PJRT_Buffer* raw() const { return buffer().raw(); }
   const pjrt::Buffer& buffer() const {
-    if (recorded_id_ >= 0) throw_recorded();
+    if (state_.load(std::memory_order_acquire) != State::kReady) demand();
     return buffer_;
   }
+  // For a pending value, once, by the thread that launches: its memory, or why there is none.
+  void settle(PJRT_Buffer* buffer);
+  void fail(std::exception_ptr error) noexcept;
+  bool pending() const noexcept { return state_.load(std::memory_order_acquire) == State::kPending; }
+
+  // Launches what is pending on a device; returns with every value issued before settled. Set once.
+  using Launch = void (*)(int device);
+  static void set_launch(Launch launch) noexcept;
+
   int recorded_id() const noexcept { return recorded_id_; }  // -1: not recorded
   stablehlo::DType dtype() const noexcept { return dtype_; }
   ShapeRef dims() const noexcept { return dims_; }
@@ -55,9 +68,18 @@ class DeviceValue final : public c10::intrusive_ptr_target {
   int64_t bytes() const noexcept { return bytes_; }
   bool donatable() const noexcept { return donatable_; }
 
+  // Scratch of the pass that numbers the values of a trace; see trace.h. One thread at a time.
+  struct Mark {
+    uint64_t pass = 0;
+    uint32_t index = 0;
+    uint32_t refs = 0;  // references from inside the trace
+  };
+  Mark mark;
+
  private:
   friend class Ledger;
-  [[noreturn]] static void throw_recorded();
+  enum class State : uint8_t { kReady, kPending, kRecorded, kFailed };
+  void demand() const;
 
   pjrt::Buffer buffer_;
   Shape dims_;
@@ -71,6 +93,8 @@ class DeviceValue final : public c10::intrusive_ptr_target {
   bool donatable_;
   bool contiguous_;
   bool known_ready_ = false;
+  std::atomic<State> state_{State::kReady};
+  std::exception_ptr error_;
 };
 
 using ValuePtr = c10::intrusive_ptr<DeviceValue>;

@@ -1,0 +1,127 @@
+// Fused Eager for Python: when programs are compiled, what was cut, and waiting for the background.
+#include <cstdio>
+
+#include "csrc/bindings/bindings.h"
+#include "csrc/cache/compile_pool.h"
+#include "csrc/cache/fused_cache.h"
+#include "csrc/dispatch/fused.h"
+
+namespace torch_tpu::bindings {
+namespace {
+
+using NoGil = py::call_guard<py::gil_scoped_release>;
+using State = trace::FusedProgram::State;
+
+const char* state_name(State state) {
+  switch (state) {
+    case State::kSeen:
+      return "seen";
+    case State::kCompiling:
+      return "compiling";
+    case State::kReady:
+      return "ready";
+    case State::kFailed:
+      return "failed";
+  }
+  return "?";
+}
+
+py::list fused_programs() {
+  py::list out;
+  for (const trace::FusedPtr& program : cache::FusedCache::get().programs()) {
+    const State state = program->state.load(std::memory_order_acquire);
+    char fingerprint[20];
+    std::snprintf(fingerprint, sizeof fingerprint, "%016llx",
+                  static_cast<unsigned long long>(program->fingerprint));
+    py::list ops;
+    for (const trace::ProgramPtr& node : program->nodes) ops.append(node->name);
+    py::dict item;
+    item["name"] = program->name;
+    item["fingerprint"] = fingerprint;
+    item["ops"] = ops;
+    item["state"] = state_name(state);
+    item["sights"] = program->sights.load();
+    item["runs"] = program->runs.load();
+    item["inputs"] = program->num_externals;
+    item["outputs"] = program->alive.size();
+    item["donated"] = program->donated.size();
+    item["compile_seconds"] = state == State::kReady ? program->compile_seconds : 0.0;
+    item["failure"] = state == State::kFailed ? program->failure : std::string();
+    out.append(std::move(item));
+  }
+  return out;
+}
+
+py::dict fused_stats() {
+  const cache::FusedStats stats = cache::FusedCache::get().stats();
+  py::dict cuts;
+  const std::vector<uint64_t> counts = dispatch::cut_counts();
+  for (size_t i = 0; i < counts.size(); ++i) {
+    cuts[dispatch::to_string(static_cast<dispatch::Cut>(i))] = counts[i];
+  }
+  py::dict out;
+  out["hits"] = stats.hits;
+  out["misses"] = stats.misses;
+  out["launches"] = stats.launches;
+  out["replays"] = stats.replays;
+  out["compiles"] = stats.compiles;
+  out["failures"] = stats.failures;
+  out["evictions"] = stats.evictions;
+  out["compile_seconds"] = stats.compile_seconds;
+  out["cuts"] = cuts;
+  return out;
+}
+
+}  // namespace
+
+void bind_fused(py::module_& m) {
+  dispatch::register_fused();
+  m.def("_fused_programs", &fused_programs, "A dict per fused program, as first met.");
+  m.def("_fused_stats", &fused_stats, "Counts of Fused Eager.");
+  m.def(
+      "_reset_fused_stats",
+      [] {
+        cache::FusedCache::get().reset_stats();
+        dispatch::reset_cut_counts();
+      },
+      "Sets them to zero.");
+  m.def(
+      "_fused_flush", [] { dispatch::launch_all(dispatch::Cut::kUser); }, NoGil(),
+      "Launches what is pending on all devices.");
+  m.def(
+      "_fused_wait", [] { cache::CompilePool::get().wait(); }, NoGil(),
+      "Waits for background compiles.");
+  m.def(
+      "_fused_stop", [] { cache::CompilePool::get().stop(); }, NoGil(),
+      "Ends the threads that compile; what is queued is dropped.");
+  m.def(
+      "_fused_busy", [] { return cache::CompilePool::get().busy(); }, NoGil(),
+      "Programs queued for or in compilation.");
+  m.def(
+      "_set_fused_compile",
+      [](const std::string& text) {
+        dispatch::set_compile_when(base::parse_compile_when(text, "compile_when"));
+      },
+      py::arg("when"), "When fused programs are compiled: first, second or never.");
+  m.def(
+      "_get_fused_compile", [] { return base::to_string(dispatch::compile_when()); },
+      "When fused programs are compiled.");
+  m.def(
+      "_set_fused_limits",
+      [](int64_t min_nodes, int64_t max_nodes, int64_t max_bytes) {
+        TORCH_CHECK_VALUE(min_nodes > 0 && max_nodes > 0, "node counts must be positive");
+        dispatch::set_planner_limits(
+            {static_cast<size_t>(min_nodes), static_cast<size_t>(max_nodes), max_bytes});
+      },
+      py::arg("min_nodes"), py::arg("max_nodes"), py::arg("max_bytes"), NoGil(),
+      "Sets the planner's limits on all devices.");
+  m.def(
+      "_get_fused_limits",
+      [](int device) {
+        const trace::PlannerLimits limits = dispatch::planner_limits(device);
+        return std::tuple(limits.min_nodes, limits.max_nodes, limits.max_bytes);
+      },
+      py::arg("device") = 0, NoGil(), "(min_nodes, max_nodes, max_bytes) of the planner.");
+}
+
+}  // namespace torch_tpu::bindings

@@ -1,0 +1,54 @@
+// Fused programs by their signature: which were seen, which are compiled. Structural equality on a
+// hit, bounded by forgetting those not met for longest. Thread-safe.
+#pragma once
+
+#include <list>
+#include <mutex>
+#include <unordered_map>
+#include <vector>
+
+#include "csrc/trace/fused.h"
+
+namespace torch_tpu::cache {
+
+struct FusedStats {
+  uint64_t hits = 0;      // cuts whose program was there, in any state
+  uint64_t misses = 0;    // programs met for the first time
+  uint64_t launches = 0;  // run as one program
+  uint64_t replays = 0;   // run as single ops
+  uint64_t compiles = 0;
+  uint64_t failures = 0;
+  uint64_t evictions = 0;
+  double compile_seconds = 0;
+};
+
+class FusedCache {
+ public:
+  static FusedCache& get();
+  explicit FusedCache(size_t capacity) : capacity_(capacity) {}
+
+  // Null when it was never seen.
+  trace::FusedPtr find(const trace::Signature& signature);
+  void insert(trace::FusedPtr program);
+  void clear();
+  // In the order they were first met.
+  std::vector<trace::FusedPtr> programs();
+
+  FusedStats stats();
+  void reset_stats();
+  template <typename Change>
+  void count(Change&& change) {
+    std::lock_guard lock(mutex_);
+    change(stats_);
+  }
+
+ private:
+  std::mutex mutex_;
+  std::list<trace::FusedPtr> recent_;  // last met first
+  std::unordered_multimap<uint64_t, std::list<trace::FusedPtr>::iterator> by_hash_;
+  std::vector<trace::FusedPtr> order_;
+  const size_t capacity_;
+  FusedStats stats_;
+};
+
+}  // namespace torch_tpu::cache

@@ -1,0 +1,202 @@
+#include "csrc/dispatch/fused.h"
+
+#include <array>
+#include <atomic>
+#include <mutex>
+
+#include <c10/util/Exception.h>
+
+#include "csrc/device/stream.h"
+#include "csrc/dispatch/execute.h"
+#include "csrc/dispatch/launch.h"
+#include "csrc/dispatch/mode.h"
+#include "csrc/dispatch/results.h"
+#include "csrc/pjrt/runtime.h"
+#include "csrc/trace/trace.h"
+
+namespace torch_tpu::dispatch {
+namespace {
+
+constexpr size_t kMaxDevices = trace::Ledger::kMaxDevices;
+
+// A quarter of the device, where the plugin tells how much that is.
+trace::PlannerLimits default_limits(int device) {
+  trace::PlannerLimits limits;
+  limits.min_nodes = static_cast<size_t>(base::env_fused_min_nodes());
+  limits.max_nodes = static_cast<size_t>(base::env_fused_max_nodes());
+  const int64_t total = pjrt::Runtime::get().device_memory(device);
+  if (const int64_t bytes = base::env_fused_max_bytes(); bytes > 0) {
+    limits.max_bytes = bytes;
+  } else if (total > 0) {
+    limits.max_bytes = total / 4;
+  }
+  return limits;
+}
+
+struct Pending {
+  explicit Pending(int device) : planner(default_limits(device)) {}
+
+  std::mutex mutex;  // of what follows
+  trace::Segment segment;
+  trace::Planner planner;
+
+  // Held while a piece of the trace is launched: whoever needs one of its values waits here.
+  std::mutex launching;
+  trace::Segment spare;  // its arrays are used again
+  Launcher launcher;
+};
+
+std::array<std::atomic<Pending*>, kMaxDevices> all_pending{};
+std::mutex creation;
+std::array<std::atomic<uint64_t>, kNumCuts> cuts{};
+
+// Leaked: tensors may be freed by Python objects that outlive static destructors.
+Pending& pending_of(int device) {
+  auto& slot = all_pending.at(static_cast<size_t>(device));
+  if (Pending* known = slot.load(std::memory_order_acquire)) return *known;
+  std::lock_guard lock(creation);
+  if (slot.load() == nullptr) slot.store(new Pending(device), std::memory_order_release);
+  return *slot.load();
+}
+
+// The first `count` pending nodes, or all.
+void launch_first(Pending& pending, int device, size_t count, Cut why) {
+  std::lock_guard in_order(pending.launching);
+  trace::Segment segment;
+  {
+    std::lock_guard lock(pending.mutex);
+    if (pending.segment.nodes.empty()) return;
+    if (count >= pending.segment.nodes.size()) {
+      segment = std::move(pending.segment);
+      pending.segment = std::move(pending.spare);
+    } else {
+      segment = pending.segment.split(count);
+    }
+    pending.planner.cut(count);
+  }
+  cuts[static_cast<size_t>(why)].fetch_add(1, std::memory_order_relaxed);
+  const auto give_back = [&] {
+    segment.clear();
+    pending.spare = std::move(segment);
+  };
+  try {
+    pending.launcher.run(segment, device);
+  } catch (...) {
+    give_back();
+    throw;
+  }
+  give_back();
+}
+
+std::atomic<int>& when_cell() {
+  static std::atomic<int> cell{static_cast<int>(base::env_fused_compile())};
+  return cell;
+}
+
+}  // namespace
+
+const char* to_string(Cut cut) {
+  static constexpr std::array<const char*, kNumCuts> kNames = {
+      "read", "synchronize", "length", "memory", "mode change", "flush"};
+  return kNames[static_cast<size_t>(cut)];
+}
+
+void record_call(Frame& frame, trace::ProgramPtr program, c10::Stack* stack) {
+  Pending& pending = pending_of(frame.device);
+  trace::TraceNode node;
+  node.line = capture_line();
+  uint64_t random[2];
+  reserve_random(frame, *program, random);
+  c10::SmallVector<trace::ValuePtr, 4> results;
+  for (const trace::Program::Output& output : program->outputs) {
+    if (!output.defined) continue;
+    results.push_back(c10::make_intrusive<trace::DeviceValue>(
+        output.value_dtype, output.base_sizes, output.base_strides, frame.device));
+  }
+  while (true) {
+    std::unique_lock lock(pending.mutex);
+    if (pending.planner.full()) {
+      const size_t count = pending.planner.choose();
+      const Cut why = pending.planner.over_budget() ? Cut::kMemory : Cut::kLength;
+      lock.unlock();
+      launch_first(pending, frame.device, count, why);
+      continue;
+    }
+    trace::Segment& segment = pending.segment;
+    node.input = static_cast<uint32_t>(segment.inputs.size());
+    node.output = static_cast<uint32_t>(segment.outputs.size());
+    node.packs[0] = static_cast<uint32_t>(segment.f32.size());
+    node.packs[1] = static_cast<uint32_t>(segment.f64.size());
+    node.packs[2] = static_cast<uint32_t>(segment.s64.size());
+    node.rng = static_cast<uint32_t>(segment.rng.size());
+    for (TensorRef& ref : frame.tensors) {
+      if (ref.is_input) segment.inputs.push_back(std::move(ref.value));
+    }
+    segment.outputs.insert(segment.outputs.end(), results.begin(), results.end());
+    if (!frame.scalars.empty()) frame.pack(segment.f32, segment.f64, segment.s64);
+    if (program->draws > 0) segment.rng.insert(segment.rng.end(), {random[0], random[1]});
+    pending.planner.add(program->flavor, program->output_bytes);
+    node.program = program;
+    segment.nodes.push_back(std::move(node));
+    break;
+  }
+  // Outside the lock: the arguments that go may be the last reference to a Python object.
+  size_t next = 0;
+  place_results(program->outputs, program->numbers, {}, frame, stack,
+                [&](const auto&) { return std::move(results[next++]); });
+}
+
+void launch_pending(int device, Cut why) {
+  const auto& slot = all_pending.at(static_cast<size_t>(device));
+  Pending* pending = slot.load(std::memory_order_acquire);
+  if (pending != nullptr) launch_first(*pending, device, SIZE_MAX, why);
+}
+
+void launch_all(Cut why) {
+  for (size_t i = 0; i < kMaxDevices; ++i) launch_pending(static_cast<int>(i), why);
+}
+
+base::CompileWhen compile_when() {
+  return static_cast<base::CompileWhen>(when_cell().load(std::memory_order_relaxed));
+}
+
+void set_compile_when(base::CompileWhen when) { when_cell().store(static_cast<int>(when)); }
+
+trace::PlannerLimits planner_limits(int device) {
+  Pending& pending = pending_of(device);
+  std::lock_guard lock(pending.mutex);
+  return pending.planner.limits();
+}
+
+void set_planner_limits(const trace::PlannerLimits& limits) {
+  TORCH_CHECK_VALUE(limits.max_nodes >= 2 && limits.max_nodes <= 65536,
+                    "max_nodes must be from 2 to 65536, got ", limits.max_nodes);
+  TORCH_CHECK_VALUE(limits.min_nodes >= 1 && limits.min_nodes <= limits.max_nodes,
+                    "min_nodes must be from 1 to max_nodes, got ", limits.min_nodes);
+  TORCH_CHECK_VALUE(limits.max_bytes >= (1 << 20), "max_bytes must be at least 1 MiB, got ",
+                    limits.max_bytes);
+  launch_all(Cut::kUser);
+  const int count = pjrt::Runtime::get().device_count();
+  for (int device = 0; device < count; ++device) {
+    Pending& pending = pending_of(device);
+    std::lock_guard lock(pending.mutex);
+    pending.planner.set_limits(limits);
+  }
+}
+
+std::vector<uint64_t> cut_counts() {
+  std::vector<uint64_t> out;
+  for (const auto& count : cuts) out.push_back(count.load(std::memory_order_relaxed));
+  return out;
+}
+
+void reset_cut_counts() {
+  for (auto& count : cuts) count.store(0);
+}
+
+void register_fused() {
+  trace::DeviceValue::set_launch([](int device) { launch_pending(device, Cut::kRead); });
+  device::set_launch_pending([](int device) { launch_pending(device, Cut::kSynchronize); });
+}
+
+}  // namespace torch_tpu::dispatch

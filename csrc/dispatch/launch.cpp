@@ -1,0 +1,276 @@
+#include "csrc/dispatch/launch.h"
+
+#include <bit>
+#include <exception>
+
+#include <c10/util/Exception.h>
+
+#include "csrc/cache/compile_pool.h"
+#include "csrc/cache/fused_cache.h"
+#include "csrc/device/checks.h"
+#include "csrc/dispatch/build.h"
+#include "csrc/dispatch/execute.h"
+#include "csrc/dispatch/fused.h"
+#include "csrc/dispatch/scalar_pool.h"
+#include "csrc/pjrt/runtime.h"
+
+namespace torch_tpu::dispatch {
+namespace {
+
+using cache::FusedCache;
+using cache::FusedStats;
+using stablehlo::DType;
+using trace::FusedProgram;
+using State = FusedProgram::State;
+
+std::string issued_by(const trace::Segment& segment, size_t node) {
+  return segment.nodes[node].program->name + device::line_text(segment.nodes[node].line);
+}
+
+// Within a catch block: errors of the device say which call they belong to. PyTorch's own (out of
+// memory, what an earlier call failed with) pass unchanged.
+std::exception_ptr named_error(const std::string& call) {
+  try {
+    throw;
+  } catch (const pjrt::Error& error) {
+    return std::make_exception_ptr(
+        c10::Error({__func__, __FILE__, static_cast<uint32_t>(__LINE__)},
+                   call + " could not run: " + error.what()));
+  } catch (...) {
+    return std::current_exception();
+  }
+}
+
+// May run on a thread of the pool.
+void compile_fused(const trace::FusedPtr& program) noexcept {
+  try {
+    const std::string text = trace::lower_fused(*program);
+    program->executable = compile(program->name, text, program->compile_seconds);
+    FusedCache::get().count([&](FusedStats& stats) {
+      ++stats.compiles;
+      stats.compile_seconds += program->compile_seconds;
+    });
+    program->state.store(State::kReady, std::memory_order_release);
+  } catch (const std::exception& error) {
+    program->failure = error.what();
+    FusedCache::get().count([](FusedStats& stats) { ++stats.failures; });
+    program->state.store(State::kFailed, std::memory_order_release);
+    TORCH_WARN("Fused Eager could not compile ", program->name, " (", program->nodes.size(),
+               " ops, the first ", program->nodes.front()->name,
+               "); its ops run one by one instead. The compiler said: ", program->failure);
+  }
+}
+
+// The program of this signature, compiled by now or not.
+trace::FusedPtr meet(const trace::Segment& segment, const trace::Signature& signature) {
+  FusedCache& cache = FusedCache::get();
+  trace::FusedPtr program = cache.find(signature);
+  const base::CompileWhen when = compile_when();
+  if (!program) {
+    program = c10::make_intrusive<FusedProgram>(segment, signature);
+    cache.insert(program);
+  }
+  const uint64_t sights = program->sights.fetch_add(1) + 1;
+  if (program->state.load(std::memory_order_acquire) != State::kSeen || !program->lowerable()) {
+    return program;
+  }
+  if (when == base::CompileWhen::kFirst) {
+    compile_fused(program);
+  } else if (when == base::CompileWhen::kSecond && sights > 1) {
+    program->state.store(State::kCompiling);
+    if (!cache::CompilePool::get().submit([program] { compile_fused(program); })) {
+      program->state.store(State::kSeen);  // asked again when it is met next
+    }
+  }
+  return program;
+}
+
+}  // namespace
+
+void Launcher::run(trace::Segment& segment, int device) {
+  signature_.build(segment);
+  if (segment.nodes.size() > 1) {
+    const trace::FusedPtr program = meet(segment, signature_);
+    if (compile_when() != base::CompileWhen::kNever &&
+        program->state.load(std::memory_order_acquire) == State::kReady) {
+      run_fused(*program, segment, device);
+      return;
+    }
+    FusedCache::get().count([](FusedStats& stats) { ++stats.replays; });
+  }
+  run_singly(segment, device);
+}
+
+namespace {
+
+// All scalars and random states of the segment in one array; see trace::ScalarLayout.
+std::vector<uint32_t> pack_words(const trace::Segment& segment) {
+  std::vector<uint32_t> words;
+  words.reserve(segment.f32.size() + 2 * (segment.s64.size() + segment.rng.size()));
+  for (float number : segment.f32) words.push_back(std::bit_cast<uint32_t>(number));
+  const auto add = [&](uint64_t number) {
+    words.push_back(static_cast<uint32_t>(number));
+    words.push_back(static_cast<uint32_t>(number >> 32));
+  };
+  for (int64_t number : segment.s64) add(static_cast<uint64_t>(number));
+  for (uint64_t number : segment.rng) add(number);
+  return words;
+}
+
+}  // namespace
+
+void Launcher::run_fused(FusedProgram& program, trace::Segment& segment, int device) {
+  c10::SmallVector<PJRT_Buffer*, 64> args;
+  std::vector<trace::ValuePtr> results;
+  for (uint32_t k : program.alive) results.push_back(std::move(segment.outputs[k]));
+  const std::vector<device::FlagSource> sources = [&] {
+    std::vector<device::FlagSource> out;
+    for (const auto& check : program.checks) {
+      const trace::TraceNode& node = segment.nodes[check.node];
+      out.push_back({*check.what, node.program->name, node.line});
+    }
+    return out;
+  }();
+  c10::SmallVector<PJRT_Buffer*, 64> outs(program.executable.num_outputs());
+  try {
+    for (trace::DeviceValue* value : signature_.externals) args.push_back(value->raw());
+    c10::SmallVector<trace::ValuePtr, 2> packs;
+    const std::vector<uint32_t> words = pack_words(segment);
+    if (!words.empty()) packs.push_back(upload_pack(DType::kU32, words.data(), words.size(), device));
+    if (!segment.f64.empty()) {
+      packs.push_back(upload_pack(DType::kF64, segment.f64.data(), segment.f64.size(), device));
+    }
+    for (const trace::ValuePtr& pack : packs) args.push_back(pack->raw());
+    trace::Ledger& ledger = trace::Ledger::of(device);
+    ledger.check_room(program.new_bytes);
+    try {
+      program.executable.execute(args.data(), args.size(), outs.data(),
+                                 pjrt::Runtime::get().device(device));
+    } catch (const pjrt::Error& error) {
+      if (!error.is_out_of_memory()) throw;
+      ledger.throw_out_of_memory(program.new_bytes,
+                                 "While running " + program.name + ", which ends with " +
+                                     issued_by(segment, segment.nodes.size() - 1) + ".");
+    }
+  } catch (...) {
+    for (const trace::ValuePtr& result : results) result->fail(std::current_exception());
+    throw;
+  }
+  FusedCache::get().count([](FusedStats& stats) { ++stats.launches; });
+  program.runs.fetch_add(1, std::memory_order_relaxed);
+  segment.inputs.clear();  // donated memory is counted once, as the result's
+  segment.outputs.clear();
+  for (size_t i = 0; i < results.size(); ++i) results[i]->settle(outs[i]);
+  if (!sources.empty()) {
+    const int64_t count[] = {static_cast<int64_t>(sources.size())};
+    const int64_t step[] = {1};
+    device::queue_flags(c10::make_intrusive<trace::DeviceValue>(outs.back(), DType::kS64, count,
+                                                                step, device),
+                        sources);
+  }
+}
+
+// A written value that nobody needs after the call gives its memory to the result, as it would had
+// the call run at once.
+void Launcher::plan_donations(const trace::Segment& segment) {
+  const size_t first_output = signature_.externals.size();
+  last_use_.assign(first_output + segment.outputs.size(), 0);
+  const auto place = [&](uint32_t ref) {
+    return trace::is_internal(ref) ? first_output + trace::index_of(ref) : trace::index_of(ref);
+  };
+  for (size_t n = 0; n < segment.nodes.size(); ++n) {
+    for (uint32_t i = 0; i < segment.num_inputs(n); ++i) {
+      last_use_[place(segment.inputs[segment.nodes[n].input + i]->mark.index)] =
+          static_cast<uint32_t>(n);
+    }
+  }
+  programs_.clear();
+  std::vector<uint64_t> mask;
+  for (size_t n = 0; n < segment.nodes.size(); ++n) {
+    const trace::TraceNode& node = segment.nodes[n];
+    const trace::Program& program = *node.program;
+    mask.assign(program.num_tensors / 64 + 1, 0);
+    bool any = false;
+    for (const trace::Program::Output& output : program.outputs) {
+      if (!output.defined || output.input < 0) continue;
+      const trace::ValuePtr& value = segment.inputs[node.input + static_cast<size_t>(output.input)];
+      uint32_t times = 0;
+      for (uint32_t i = 0; i < segment.num_inputs(n); ++i) {
+        times += static_cast<uint32_t>(segment.inputs[node.input + i] == value);
+      }
+      if (times > 1 || !value->donatable() || value.use_count() > value->mark.refs ||
+          last_use_[place(value->mark.index)] != n) {
+        continue;
+      }
+      mask[static_cast<size_t>(output.write) / 64] |= uint64_t{1} << (output.write % 64);
+      any = true;
+    }
+    programs_.push_back(any ? donating(node.program, mask) : node.program);
+  }
+}
+
+namespace {
+
+// The pool helps with what is not compiled yet; this thread takes part when it comes to it.
+void compile_ahead(const std::vector<trace::ProgramPtr>& programs) {
+  for (const trace::ProgramPtr& program : programs) {
+    if (program->compiled.load(std::memory_order_acquire)) continue;
+    cache::CompilePool::get().submit([program] {
+      try {
+        ensure_compiled(*program);
+      } catch (...) {  // thrown again where it runs
+      }
+    });
+  }
+}
+
+}  // namespace
+
+void Launcher::run_singly(trace::Segment& segment, int device) {
+  plan_donations(segment);
+  if (segment.nodes.size() > 1) compile_ahead(programs_);
+  std::exception_ptr first_error;
+  for (size_t n = 0; n < segment.nodes.size(); ++n) {
+    const trace::TraceNode& node = segment.nodes[n];
+    trace::Program& program = *programs_[n];
+    const uint32_t num_outputs = segment.num_outputs(n);
+    Execution run;
+    try {
+      for (uint32_t i = 0; i < segment.num_inputs(n); ++i) {
+        run.args.push_back(segment.inputs[node.input + i]->raw());
+      }
+      const auto part = [&](const auto& numbers, int carrier) {
+        return std::span(numbers).subspan(node.packs[carrier],
+                                          static_cast<size_t>(program.pack_sizes[carrier]));
+      };
+      run.f32 = part(segment.f32, 0);
+      run.f64 = part(segment.f64, 1);
+      run.s64 = part(segment.s64, 2);
+      if (program.draws > 0) {
+        run.rng[0] = segment.rng[node.rng];
+        run.rng[1] = segment.rng[node.rng + 1];
+      }
+      execute(program, run, device, device::line_text(node.line));
+    } catch (...) {
+      const std::exception_ptr error = named_error(issued_by(segment, n));
+      if (!first_error) first_error = error;
+      for (uint32_t k = 0; k < num_outputs; ++k) segment.outputs[node.output + k]->fail(error);
+      continue;
+    }
+    for (uint32_t i = 0; i < segment.num_inputs(n); ++i) segment.inputs[node.input + i].reset();
+    for (uint32_t k = 0; k < num_outputs; ++k) {
+      segment.outputs[node.output + k]->settle(run.outs[k]);
+      segment.outputs[node.output + k].reset();
+    }
+    for (size_t i = 0; i < program.checks.size(); ++i) {
+      device::queue_flags(
+          c10::make_intrusive<trace::DeviceValue>(run.outs[num_outputs + i], DType::kS64,
+                                                  trace::ShapeRef{}, trace::ShapeRef{}, device),
+          {{program.checks[i], program.name, node.line}});
+    }
+  }
+  programs_.clear();
+  if (first_error) std::rethrow_exception(first_error);
+}
+
+}  // namespace torch_tpu::dispatch

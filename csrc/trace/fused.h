@@ -1,0 +1,72 @@
+// A piece of the trace as one program. Parameters: the externals in order, then all scalars and
+// random states in one array of u32, then those scalars that need f64. Results: the values somebody
+// outside holds, then the flags of all checks in one array.
+#pragma once
+
+#include <atomic>
+#include <string>
+#include <vector>
+
+#include "csrc/pjrt/executable.h"
+#include "csrc/trace/trace.h"
+
+namespace torch_tpu::trace {
+
+// How the packed scalars of a fused program lie in its u32 array: f32 one word each, then s64 and
+// random states two words each, the lower one first.
+struct ScalarLayout {
+  uint32_t f32 = 0;
+  uint32_t f64 = 0;
+  uint32_t s64 = 0;
+  uint32_t rng = 0;  // u64 numbers, two per node that draws
+  uint32_t words() const { return f32 + 2 * s64 + 2 * rng; }
+};
+
+struct FusedProgram final : public c10::intrusive_ptr_target {
+  enum class State : uint8_t {
+    kSeen,       // runs as single ops
+    kCompiling,  // in the background; the same
+    kReady,
+    kFailed,  // as single ops for good
+  };
+
+  FusedProgram(const Segment& segment, const Signature& signature);
+
+  // All that lowering needs. Fixed.
+  std::vector<uint32_t> words;  // the signature's
+  uint64_t hash;                // of the words: for this process only
+  std::vector<ProgramPtr> nodes;
+  std::vector<uint32_t> alive;
+  std::vector<Signature::Donation> donated;
+  size_t num_externals;
+  ScalarLayout scalars;
+  struct Check {
+    const ops::ValueCheck* what;  // owned by the node's program
+    uint32_t node;
+  };
+  std::vector<Check> checks;
+  int64_t new_bytes = 0;  // of its results, less what is donated
+  uint64_t fingerprint;   // of the ops and how they are wired: the same in every process
+  std::string name;       // "fused_<fingerprint>"
+
+  // Written by the thread that compiles, before the state becomes kReady or kFailed.
+  pjrt::LoadedExecutable executable;
+  std::string failure;
+  double compile_seconds = 0;
+
+  std::atomic<State> state{State::kSeen};
+  std::atomic<uint64_t> sights{0};
+  std::atomic<uint64_t> runs{0};  // as one program
+
+  // All nodes can be lowered (one that came from the disk cache first has to be called again).
+  bool lowerable() const;
+  // Words that mean the same in every process: for the disk cache.
+  Key stable_key() const;
+};
+
+using FusedPtr = c10::intrusive_ptr<FusedProgram>;
+
+// The module. Thread-safe.
+std::string lower_fused(const FusedProgram& program);
+
+}  // namespace torch_tpu::trace
