@@ -6,9 +6,12 @@ from __future__ import annotations
 
 import functools
 import sys
+from types import SimpleNamespace
 
 import pytest
 from fuzz import Line, Loop, Node, Setting, check, listing, reduced, report, stable_program
+
+import torch_tpu
 
 SETTINGS = (
     *(Setting("debug"), Setting("strict")),
@@ -29,6 +32,18 @@ def test_program(setting: Setting, seed: int) -> None:
         pytest.skip(reason)
     problem = report(seed, program_of(seed), setting, seconds=30.0)
     assert problem is None, problem
+
+
+def test_a_setting_is_set_back(monkeypatch) -> None:
+    said: list[str] = []
+    fused = SimpleNamespace(compile_when=said.append)
+    monkeypatch.setattr(torch_tpu, "fused", fused, raising=False)
+    before = torch_tpu.get_mode()
+    setting = Setting("fused", "never")
+    assert setting.missing() is None
+    with setting.applied():
+        assert (torch_tpu.get_mode(), said) == ("fused", ["never"])
+    assert (torch_tpu.get_mode(), said) == (before, ["never", "second"])
 
 
 def test_a_seed_is_a_program(run_python) -> None:

@@ -24,6 +24,7 @@ def main() -> int:
     parser.add_argument("--mode", choices=MODES, default="fused")
     parser.add_argument("--compile-when", choices=COMPILE_WHEN)
     parser.add_argument("--blocks", type=int, default=5, help="length of a program (default 5)")
+    parser.add_argument("--trips", type=int, default=6, help="of a loop, at most (default 6)")
     parser.add_argument("--seconds", type=float, default=60.0, help="to make a failing one small")
     parser.add_argument("--print", action="store_true", help="print the programs, run nothing")
     args = parser.parse_args()
@@ -36,7 +37,7 @@ def main() -> int:
     for seed in range(first, end):
         # Before it runs: a crash must leave the seed behind.
         print(f"\rseed {seed}, {len(failed)} failed", end="", file=sys.stderr, flush=True)
-        nodes = stable_program(seed, args.blocks)
+        nodes = stable_program(seed, args.blocks, args.trips)
         if args.print:
             print(f"{HEADER}device = {'tpu'!r}\n{listing(nodes)}\n")
             continue

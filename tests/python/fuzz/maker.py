@@ -49,8 +49,9 @@ class NoChoiceError(Exception):
 
 
 class Maker:
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, trips: int) -> None:
         self.random = random.Random(seed)
+        self._most_trips = trips
         self.program: list[Node] = []
         self.names: Names = fresh_names("cpu")
         self._body = self.program  # where lines go
@@ -90,11 +91,10 @@ class Maker:
             self.random.choices(kinds, (8, 3, 1))[0]()
         self._close(self.program)
         self._in_loop = False
-        loop.trips = self.random.randint(2, 6)
         # The body was made for its first pass; the next ones may find other shapes.
-        if not self._replay():
-            loop.trips = 1
-            assert self._replay()
+        for loop.trips in (self.random.randint(2, self._most_trips), 2, 1):
+            if self._replay():
+                return
 
     def _no_grad(self) -> None:
         block = NoGrad()
@@ -322,8 +322,9 @@ class Maker:
         return self.random.choice(found)
 
 
-def make(seed: int, blocks: int = 5) -> list[Node]:
-    return Maker(seed).make(blocks)
+def make(seed: int, blocks: int, trips: int) -> list[Node]:
+    """A program of so many blocks, whose loops run up to `trips` times."""
+    return Maker(seed, trips).make(blocks)
 
 
 def _storage(x: torch.Tensor) -> int:

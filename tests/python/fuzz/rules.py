@@ -147,13 +147,13 @@ INDEXED = [
 
 OUTS = [
     *(
-        "torch.add({w}, {f1}, out={w})",
-        "torch.mul({f1}, {s}, out={w})",
-        "torch.tanh({f1}, out={w})",
+        "torch.add({w}, {F1}, out={w})",
+        "torch.mul({F1}, {s}, out={w})",
+        "torch.tanh({F1}, out={w})",
     ),
     *("torch.matmul({f8}, {f9}, out={w})", "torch.sub({F1}, {F2}, alpha={s}, out={w})"),
-    *("torch.cat([{F8}[:1], {F9}[1:]], out={w})", "torch.add({n1}, {j}, out={k})"),
-    # contiguous(): the device does not give a resized result the strides of its operand.
+    *("torch.cat([{F8}[:1], {F9}[1:]], out={w})", "torch.add({N1}, {j}, out={k})"),
+    # Resized. contiguous(): the device does not give such a result the strides of its operand.
     "{new} = torch.empty(0, device=device)\ntorch.add({f}.contiguous(), {s}, out={new})",
     "{new} = torch.empty(2, 2, device=device)\ntorch.mul({f}.contiguous(), {s}, out={new})",
 ]
