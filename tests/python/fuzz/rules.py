@@ -153,7 +153,8 @@ OUTS = [
     ),
     *("torch.matmul({f8}, {f9}, out={w})", "torch.sub({F1}, {F2}, alpha={s}, out={w})"),
     *("torch.cat([{F8}[:1], {F9}[1:]], out={w})", "torch.add({N1}, {j}, out={k})"),
-    # Resized. contiguous(): the device does not give such a result the strides of its operand.
+    # Resized. contiguous(): PyTorch's meta kernels, and so the device, give such a result strides
+    # of its own, where the CPU takes the operand's.
     "{new} = torch.empty(0, device=device)\ntorch.add({f}.contiguous(), {s}, out={new})",
     "{new} = torch.empty(2, 2, device=device)\ntorch.mul({f}.contiguous(), {s}, out={new})",
 ]
