@@ -4,6 +4,8 @@ Each check returns how many calls it compared."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -31,6 +33,17 @@ from .op_checks import (
 )
 
 
+@contextmanager
+def labelled(form: str) -> Iterator[None]:
+    """Errors say in which form the op was called."""
+    try:
+        yield
+    except MismatchError as error:
+        raise MismatchError(f"{form}: {error}") from None
+    except Exception as error:
+        raise type(error)(f"{form}: {error}") from error
+
+
 def check_forms(name: str, dtype: torch.dtype, most: int) -> int:
     """In-place, out=, non-contiguous, expanded and inference-mode calls; layouts against meta."""
     op = OPS[name]
@@ -49,7 +62,7 @@ def check_forms(name: str, dtype: torch.dtype, most: int) -> int:
                 cpu_in, want = call(variant, sample, "cpu")
             except Exception:
                 continue
-            try:
+            with labelled(form):
                 dev_in, got = call(variant, sample, DEVICE)
                 meta = partial(result_of, variant, sample, "meta")
                 check_layout(got, want, strides=form in ("strides", "out"), meta=meta)
@@ -60,10 +73,6 @@ def check_forms(name: str, dtype: torch.dtype, most: int) -> int:
                     check_values(tensors_of(got), tensors_of(want), rtol, atol, exact)
                     if form == "in-place":
                         check_values(dev_in[0], cpu_in[0], rtol, atol)
-            except MismatchError as error:
-                raise MismatchError(f"{form}: {error}") from None
-            except Exception as error:
-                raise type(error)(f"{form}: {error}") from error
             compared += 1
     if compared == 0:
         raise SkipError("the CPU runs none of its forms")
@@ -177,16 +186,12 @@ def check_transforms(name: str, dtype: torch.dtype, most: int) -> int:
                 _, want = call(fn, sample, "cpu")
             except Exception:
                 continue
-            try:
+            with labelled(form):
                 _, got = call(fn, sample, DEVICE)
                 check_layout(got, want)
                 if form == "vmap":
                     got, want = process(got), process(want)
                 check_values(tensors_of(got), tensors_of(want), rtol, atol)
-            except MismatchError as error:
-                raise MismatchError(f"{form}: {error}") from None
-            except Exception as error:
-                raise type(error)(f"{form}: {error}") from error
             compared += 1
     if compared == 0:
         raise SkipError("the CPU runs none of its samples")

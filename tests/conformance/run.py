@@ -15,20 +15,16 @@ import fnmatch
 import json
 import os
 import queue
-import selectors
-import subprocess
 import sys
 import threading
 import time
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
-ROOT = Path(__file__).resolve().parents[2]
+from .children import ROOT, Child, Task
+
 RESULTS = ROOT / "build" / "conformance" / "results.jsonl"
 SUITES = ("op", "forms", "transforms", "errors", "module", "optimizer")
-
-Task = dict[str, Any]
 
 
 def key_of(task: Task) -> str:
@@ -74,57 +70,6 @@ def all_tasks(suites: list[str], dtypes: list[str], pattern: str, samples: int) 
     return tasks
 
 
-class Worker:
-    """A child process and the one task it has at a time."""
-
-    def __init__(self, timeout: float) -> None:
-        self.timeout = timeout
-        self.process: subprocess.Popen[str] | None = None
-
-    def start(self) -> subprocess.Popen[str]:
-        env = dict(os.environ, OMP_NUM_THREADS="1", TORCH_TPU_FALLBACK="silent")
-        env["PYTHONPATH"] = f"{ROOT}:{ROOT / 'tests'}:{env.get('PYTHONPATH', '')}"
-        return subprocess.Popen(
-            [sys.executable, "-m", "conformance.worker"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-            bufsize=1,
-            env=env,
-        )
-
-    def run(self, task: Task) -> Task:
-        if self.process is None or self.process.poll() is not None:
-            self.process = self.start()
-        process = self.process
-        assert process.stdin is not None
-        assert process.stdout is not None
-        try:
-            process.stdin.write(json.dumps(task) + "\n")
-            process.stdin.flush()
-        except BrokenPipeError:
-            pass  # it has died; that shows below
-        with selectors.DefaultSelector() as selector:
-            selector.register(process.stdout, selectors.EVENT_READ)
-            if not selector.select(self.timeout):
-                self.stop()
-                return {**task, "status": "hangs", "detail": f"no answer in {self.timeout:g} s"}
-        line = process.stdout.readline()
-        if line:
-            answer: Task = json.loads(line)
-            return answer
-        code = process.wait()
-        self.process = None
-        return {**task, "status": "crashes", "detail": f"the process ended with code {code}"}
-
-    def stop(self) -> None:
-        if self.process is not None:
-            self.process.kill()
-            self.process.wait()
-            self.process = None
-
-
 def progress(done: int, total: int, counts: Counter[str], started: float, last: str) -> None:
     left = (time.monotonic() - started) / max(done, 1) * (total - done)
     bar = "#" * (30 * done // max(total, 1))
@@ -147,7 +92,8 @@ def run_all(tasks: list[Task], jobs: int, timeout: float, results: Path) -> list
     started = time.monotonic()
 
     def work() -> None:
-        worker = Worker(timeout)
+        command = [sys.executable, "-m", "conformance.worker"]
+        worker = Child(command, timeout, TORCH_TPU_FALLBACK="silent")
         while True:
             try:
                 task = todo.get_nowait()

@@ -1,16 +1,13 @@
-"""A child process: reads tasks as JSON lines, answers with results as JSON lines.
-
-A crash or a hang takes only this process down; the runner starts another one.
-"""
+"""The child process of a conformance run: one task, one check."""
 
 from __future__ import annotations
 
-import json
-import os
 import sys
 import time
 import warnings
 from typing import Any
+
+from .children import serve
 
 
 def run(task: dict[str, Any]) -> dict[str, Any]:
@@ -62,16 +59,6 @@ def run(task: dict[str, Any]) -> dict[str, Any]:
     return result
 
 
-def main() -> None:
-    # What libraries print must not get between the answers.
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)
-    warnings.simplefilter("ignore")
-    for line in sys.stdin:
-        task = json.loads(line)
-        answers.write(json.dumps({**task, **run(task)}) + "\n")
-        answers.flush()
-
-
 if __name__ == "__main__":
-    main()
+    warnings.simplefilter("ignore")
+    serve(run)

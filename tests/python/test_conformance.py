@@ -14,6 +14,7 @@ import torch
 
 pytest.importorskip("expecttest")
 
+from tests.conformance.children import ROOT
 from tests.conformance.compare import MismatchError, check_layout, check_values
 from tests.conformance.op_checks import (
     DTYPES,
@@ -25,7 +26,6 @@ from tests.conformance.op_checks import (
 from tests.conformance.reasons import REASONS
 from tests.conformance.run import read_results, run_all
 
-ROOT = Path(__file__).resolve().parents[2]
 # Takes long for what one sample tells: a dozen decompositions of random matrices.
 SLOW = ("linalg.lstsq.grad_oriented", "pca_lowrank", "svd_lowrank")
 

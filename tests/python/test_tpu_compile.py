@@ -13,9 +13,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from conformance.children import Child
 from conformance.tpu_compile import table
 from conformance.tpu_compile.cases import CASES
-from conformance.tpu_compile.children import Child, last_words, python_child
+from conformance.tpu_compile.children import LoggedChild, last_words, python_child
 from conformance.tpu_compile.compile import compile_all, read_answers
 from conformance.tpu_compile.known import KNOWN
 from conformance.tpu_compile.programs import PER_SIGNATURE, Store, signature_of
@@ -46,7 +47,7 @@ for line in sys.stdin:
 def fake(tmp_path: Path) -> Callable[[], Child]:
     script = tmp_path / "fake.py"
     script.write_text(FAKE_COMPILER)
-    return lambda: Child([sys.executable, str(script)], timeout=3.0)
+    return lambda: LoggedChild([sys.executable, str(script)], timeout=3.0)
 
 
 def store_of(folder: Path, *texts: str) -> Store:

@@ -19,7 +19,8 @@ import tempfile
 from collections import Counter
 from pathlib import Path
 
-from .children import Child, folder_of, python_child
+from ..children import Child
+from .children import folder_of, python_child
 from .compile import compile_all
 from .record import Recording, all_tasks, source_of, stamp
 from .table import TABLE, make_table, surprises, write_table

@@ -1,42 +1,21 @@
-"""Child processes that answer JSON lines; a crash or a hang is the answer to the task at hand."""
+"""Child processes whose last words are kept."""
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
 
-from ..run import ROOT, Task, Worker
-
-PATHS = (ROOT, ROOT / "tests", ROOT / "tests" / "python")
+from ..children import ROOT, Child, Task
 
 
-class Child(Worker):
-    """Runs one command; what it said before it died is the detail of a crash."""
+class LoggedChild(Child):
+    """What it said before it died is the detail of a crash."""
 
     def __init__(self, command: list[str], timeout: float, **env: str) -> None:
-        super().__init__(timeout)
-        self.command = command
-        self.env = env
-        self.starts = 0
+        super().__init__(command, timeout, **env)
         self._log = tempfile.TemporaryFile()  # noqa: SIM115, lives as long as the child
-
-    def start(self) -> subprocess.Popen[str]:
-        env = {**os.environ, "OMP_NUM_THREADS": "1", **self.env}
-        env["PYTHONPATH"] = ":".join([*map(str, PATHS), env.get("PYTHONPATH", "")])
-        self.starts += 1
-        return subprocess.Popen(
-            self.command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._log,
-            text=True,
-            bufsize=1,
-            env=env,
-        )
+        self.errors = self._log
 
     def run(self, task: Task) -> Task:
         self._log.seek(0)
@@ -60,20 +39,8 @@ def last_words(text: str) -> str:
     return lines[-1][:400]
 
 
-def python_child(module: str, timeout: float, *args: str, **env: str) -> Child:
-    return Child([sys.executable, "-m", module, *args], timeout, **env)
-
-
-def serve(answer: Any) -> None:
-    """The child's side: one JSON line in, one out. What libraries print goes to stderr."""
-    import json
-
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)
-    for line in sys.stdin:
-        task = json.loads(line)
-        answers.write(json.dumps({**task, **answer(task)}) + "\n")
-        answers.flush()
+def python_child(module: str, timeout: float, *args: str, **env: str) -> LoggedChild:
+    return LoggedChild([sys.executable, "-m", module, *args], timeout, **env)
 
 
 def folder_of(name: str) -> Path:

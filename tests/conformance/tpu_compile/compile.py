@@ -10,8 +10,8 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
-from ..run import Task, progress
-from .children import Child
+from ..children import Child, Task
+from ..run import progress
 from .lines import append_line, read_lines
 from .programs import Program, Store
 

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from .children import serve
+from ..children import serve
 
 
 def main() -> None:

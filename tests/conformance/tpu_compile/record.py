@@ -10,7 +10,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from ..run import ROOT, Task, progress
+from ..children import ROOT, Task
+from ..run import progress
 from .children import python_child
 from .lines import append_line, read_lines
 from .programs import Store

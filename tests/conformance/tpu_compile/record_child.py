@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from .children import serve
+from ..children import serve
 
 
 def run(task: dict[str, Any]) -> dict[str, Any]:

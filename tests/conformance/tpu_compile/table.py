@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from ..run import ROOT, Task
+from ..children import ROOT, Task
 from .known import KNOWN
 
 Table = dict[str, dict[str, Any]]
