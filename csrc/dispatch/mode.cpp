@@ -12,6 +12,7 @@ std::atomic<bool>& nans_cell() {
   return cell;
 }
 std::atomic<LocationHook> location_hook{nullptr};
+IssueLineHooks line_hooks;  // set while the module is imported, before the first op
 
 }  // namespace
 
@@ -26,6 +27,17 @@ void set_location_hook(LocationHook hook) { location_hook.store(hook); }
 std::string python_location() {
   LocationHook hook = location_hook.load();
   return hook == nullptr ? std::string() : hook();
+}
+
+void set_issue_line_hooks(IssueLineHooks hooks) { line_hooks = hooks; }
+
+IssueLine issue_line() noexcept {
+  return line_hooks.capture == nullptr ? IssueLine{} : line_hooks.capture();
+}
+
+std::string describe(IssueLine line) {
+  if (line.code == nullptr || line_hooks.describe == nullptr) return "";
+  return line_hooks.describe(line);
 }
 
 }  // namespace torch_tpu::dispatch

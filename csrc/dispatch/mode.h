@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <cstdint>
 #include <string>
 
 #include "csrc/base/env.h"
@@ -20,5 +21,21 @@ void set_debug_nans(bool on);
 using LocationHook = std::string (*)();
 void set_location_hook(LocationHook hook);
 std::string python_location();
+
+// The Python line that issued an op which runs later: a few words to keep with the op, put into the
+// same words as above when they are needed. Empty where no Python frame issued it.
+struct IssueLine {
+  const void* code = nullptr;  // a code object that is never freed
+  int32_t lasti = -1;          // byte offset of the instruction
+};
+
+// Set by the Python bindings as well. `capture` needs no GIL, but may take it: hold no lock.
+struct IssueLineHooks {
+  IssueLine (*capture)() noexcept = nullptr;
+  std::string (*describe)(IssueLine) = nullptr;
+};
+void set_issue_line_hooks(IssueLineHooks hooks);
+IssueLine issue_line() noexcept;
+std::string describe(IssueLine line);
 
 }  // namespace torch_tpu::dispatch
