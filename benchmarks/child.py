@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import selectors
+import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -29,20 +30,32 @@ class Worker:
 
     def _spawn(self) -> subprocess.Popen[bytes]:
         who = self._contestant
-        cache = self._folder / f"cache-{who.name}"  # empty at first: a first call must be cold
+        cache = self._cache
         cache.mkdir(exist_ok=True)
         return subprocess.Popen(
             [who.python, str(SCRIPT), who.kind, who.device, who.mode],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,
-            env={**os.environ, **who.env, "XDG_CACHE_HOME": str(cache)},
+            env={
+                **os.environ,
+                **who.env,
+                "XDG_CACHE_HOME": str(cache),
+                "TORCH_TPU_CACHE_DIR": str(cache / "torch_tpu"),
+            },
             cwd=self._folder,  # not the repository: the peer's package has our import name
         )
 
-    def restart(self) -> None:
-        """Replaces the process by a new one with the same cache folder."""
+    @property
+    def _cache(self) -> Path:
+        """Empty at first: a first call must be cold."""
+        return self._folder / f"cache-{self._contestant.name}"
+
+    def restart(self, keeps_cache: bool = True) -> None:
+        """Replaces the process by a new one, with the same cache folder or an empty one."""
         self._end()
+        if not keeps_cache:
+            shutil.rmtree(self._cache, ignore_errors=True)
         self._process = self._spawn()
 
     def send(self, **command: Any) -> None:

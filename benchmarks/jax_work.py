@@ -11,7 +11,19 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from spec import CHAIN_OPS, CONVNET, GPT, LENGTHS, MLP, SHORT_GPT, Gpt, learning_rate
+from spec import (
+    CHAIN_OPS,
+    CONVNET,
+    GPT,
+    LENGTHS,
+    LOOPS,
+    MLP,
+    SHORT_GPT,
+    SMALL_MLP,
+    Gpt,
+    Mlp,
+    learning_rate,
+)
 from weights import integers, normal, parameter
 
 Work = Callable[[], float]
@@ -206,22 +218,57 @@ def chain_op(y: Any, x: Any, which: int) -> Any:
     return y * 0.5 if which == 1 else y + x
 
 
+def mlp_params(spec: Mlp) -> Params:
+    """Parameters under the names of torch_work.mlp_model's nn.Sequential."""
+    shapes: dict[str, tuple[int, ...]] = {}
+    for i in range(spec.layers):
+        shapes[f"{2 * i}.weight"] = (spec.width, spec.width)
+        shapes[f"{2 * i}.bias"] = (spec.width,)
+    return make_params(shapes)
+
+
+def mlp_loss(params: Params, data: Any, spec: Mlp) -> Any:
+    """torch_work.mlp_model and the mean squared error."""
+    h, y = data
+    for i in range(spec.layers):
+        h = linear(params, f"{2 * i}", h)
+        h = jax.nn.relu(h) if i + 1 < spec.layers else h
+    return ((h - y) ** 2).mean()
+
+
 def mlp() -> Work:
     """MLP, mean squared error, SGD."""
-    shapes: dict[str, tuple[int, ...]] = {}
-    for i in range(MLP.layers):
-        shapes[f"{2 * i}.weight"] = (MLP.width, MLP.width)
-        shapes[f"{2 * i}.bias"] = (MLP.width,)
     data = tuple(jnp.asarray(normal(n, (MLP.batch, MLP.width))) for n in "xy")
 
     def loss_of(params: Params, kept: Params, data: Any) -> tuple[Any, Params]:
-        h, y = data
-        for i in range(MLP.layers):
-            h = linear(params, f"{2 * i}", h)
-            h = jax.nn.relu(h) if i + 1 < MLP.layers else h
-        return ((h - y) ** 2).mean(), kept
+        return mlp_loss(params, data, MLP), kept
 
-    return training(loss_of, make_params(shapes), data, sgd, 0.01, ())
+    return training(loss_of, mlp_params(MLP), data, sgd, 0.01, ())
+
+
+def loops20() -> Work:
+    """Training loops of 20 lengths, one jitted step; the loss is read after each loop."""
+    shape = (SMALL_MLP.batch, SMALL_MLP.width)
+    data = tuple(jnp.asarray(normal(n, shape)) for n in "xy")
+
+    def step(params: Params, data: Any) -> tuple[Params, Any]:
+        loss, grads = jax.value_and_grad(mlp_loss)(params, data, SMALL_MLP)
+        return sgd(params, grads, (), 1e-3)[0], loss
+
+    jitted = jax.jit(step, donate_argnums=0)
+    params = mlp_params(SMALL_MLP)
+
+    def work() -> float:
+        nonlocal params
+        total = 0.0
+        for length in LOOPS:
+            loss = jnp.zeros(())
+            for _ in range(length):
+                params, loss = jitted(params, data)
+            total += float(loss)
+        return total
+
+    return work
 
 
 def gpt() -> Work:
@@ -281,6 +328,7 @@ JITTED: dict[str, Callable[[], Work]] = {
     "gpt_forward": gpt_forward,
     "convnet": convnet,
     "lengths16": lengths16,
+    "loops20": loops20,
 }
 
 OP_BY_OP: dict[str, Callable[[], Work]] = {

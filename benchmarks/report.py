@@ -21,12 +21,25 @@ class Result:
     mode: str
     about: str = ""
     first: float = math.nan
+    second: float = math.nan
     again: float = math.nan
     blocks: list[list[float]] = field(default_factory=list)
     cpu: list[float] = field(default_factory=list)
     values: list[float] = field(default_factory=list)
+    compiles: list[int] = field(default_factory=list)
     stats: dict[str, Any] = field(default_factory=dict)
     failure: str = ""
+
+    def prepared(self, answer: dict[str, Any]) -> None:
+        """Takes what a worker says of its first calls."""
+        self.first, self.values = answer["first_seconds"], answer["values"]
+        self.second = answer["second_seconds"] or math.nan
+        self.compiles = answer["compiles"]
+
+    @property
+    def peak(self) -> float:
+        """The most device memory that was in use at once while calls were timed, in MiB."""
+        return self.stats.get("peak_bytes", math.nan) / 2**20
 
     @property
     def times(self) -> list[float]:
@@ -53,13 +66,17 @@ class Table:
     results: list[Result]
 
     def rivals(self, ours: Result) -> dict[str, Result]:
-        """Whom one of our rows is compared with: torch, the peer in the same mode, jitted JAX."""
+        """Whom one of our rows is compared with: torch, the peer in the same mode, jitted JAX, and
+        our own strict mode.
+        """
         found: dict[str, Result] = {}
         for other in self.results:
             if other.kind == "torch" or (other.kind == "jax" and other.mode == "jit"):
                 found[other.contestant] = other
             elif other.kind == "peer" and other.mode == ours.mode:
                 found["peer"] = other
+            elif other.contestant == "ours-strict" and other is not ours:
+                found["strict"] = other
         return found
 
     def ratios(self) -> dict[str, dict[str, dict[str, float]]]:
@@ -96,15 +113,16 @@ class Table:
         """The workload's block: one row per contestant, ratios for our rows."""
         ratios = self.ratios()
         rivals = sorted({name for row in ratios.values() for name in row}, key=_rival_order)
-        head = ["", "first s", "best ms", "median ms", "CPU ms"]
+        head = ["", "first s", "second s", "best ms", "median ms", "CPU ms", "compiles", "peak MiB"]
         head += [f"/{name}" for name in rivals]
         rows = [head]
         for r in self.results:
             if r.failure:
                 rows.append([r.contestant, f"failed: {r.failure}"])
                 continue
-            row = [r.contestant, _number(r.first)]
+            row = [r.contestant, _number(r.first), _number(r.second)]
             row += [_number(t * 1e3) for t in (r.best, r.median, min(r.cpu, default=math.nan))]
+            row += ["/".join(map(str, r.compiles[:2])) or "-", _number(r.peak)]
             mine = ratios.get(r.contestant, {})
             row += [_number(mine[name]["best"]) if name in mine else "" for name in rivals]
             rows.append(row)
@@ -123,12 +141,15 @@ class Table:
             r.contestant: {
                 "about": r.about,
                 "first": _finite(r.first),
+                "second": _finite(r.second),
                 "again": _finite(r.again),
                 "best": _finite(r.best),
                 "median": _finite(r.median),
                 "blocks": r.blocks,
                 "cpu": r.cpu,
                 "values": r.values,
+                "compiles": r.compiles,
+                "peak_mib": _finite(r.peak),
                 "stats": r.stats,
                 "failure": r.failure,
             }

@@ -8,6 +8,9 @@ really there. Contestants start from the same weights, and the numbers they comp
     python benchmarks/run.py --workloads tiny300,mlp --rounds 3
     python benchmarks/run.py --reference cuda --json results.json
 
+A row's compiles are those of its first and its second call. Where shapes change, the second shows
+what is compiled again; each later call should compile nothing.
+
 Peers live in another interpreter, named by TORCH_TPU_BENCH_PEER_PYTHON. Without one they are left
 out, and a line says how to install them.
 """
@@ -28,9 +31,10 @@ from typing import Any
 from child import Worker, WorkerError
 from contestants import OPTIONAL, Contestant, find
 from report import Result, Table, summary
-from spec import WORKLOADS
+from spec import FRESH, WORKLOADS
 
 MIN_CALLS = 3
+FRESH_ROUNDS = 3  # a new process each: most of the time is imports
 
 
 def say(text: str) -> None:
@@ -62,52 +66,80 @@ def attempt(result: Result) -> Iterator[None]:
         result.failure = str(failure)
 
 
+def greet(work: str, results: dict[str, Result], workers: dict[str, Worker]) -> None:
+    """Takes the answers to "start"; who does not have the workload does not take part."""
+    for result in list(results.values()):
+        with attempt(result):
+            answer = workers[result.contestant].receive()
+            result.about = answer["about"]
+            if work not in answer["works"]:
+                del results[result.contestant]
+    say(f"{work}: {', '.join(results)}")
+
+
+def turns(results: dict[str, Result], number: int) -> list[Result]:
+    """Who is still in, in this round's order."""
+    active = [result for result in results.values() if not result.failure]
+    shift = number % max(1, len(active))
+    return active[shift:] + active[:shift]
+
+
 def measure(work: str, chosen: list[Contestant], args: argparse.Namespace) -> Table:
     """One workload: everybody's cold call, then turns."""
     results = {c.name: Result(c.name, c.kind, c.mode) for c in chosen}
-
-    def active() -> list[Result]:
-        return [result for result in results.values() if not result.failure]
-
     with started(chosen, args) as workers:
-        for result in active():
-            with attempt(result):
-                answer = workers[result.contestant].receive()
-                result.about = answer["about"]
-                if work not in answer["works"]:
-                    del results[result.contestant]
-        say(f"{work}: {', '.join(results)}")
-        for result in active():
+        greet(work, results, workers)
+        for result in turns(results, 0):
             with attempt(result):
                 answer = workers[result.contestant].ask(do="prepare", work=work)
-                result.first, result.values = answer["first_seconds"], answer["values"]
+                result.prepared(answer)
                 say(f"  {result.contestant}: first call {result.first:.3g} s")
         for number in range(args.rounds):
-            turns = active()
-            shift = number % max(1, len(turns))
-            for result in turns[shift:] + turns[:shift]:
+            for result in turns(results, number):
                 with attempt(result):
                     worker = workers[result.contestant]
                     answer = worker.ask(do="time", seconds=args.seconds, calls=MIN_CALLS)
                     result.blocks.append(answer["times"])
                     result.cpu.append(answer["cpu"])
             say(f"  round {number + 1} of {args.rounds}")
-        for result in active():
+        for result in turns(results, 0):
             with attempt(result):
                 result.stats = workers[result.contestant].ask(do="stats")
         if args.restart:
-            for result in active():
+            for result in turns(results, 0):
                 if result.kind == "ours":
                     with attempt(result):
-                        result.again = first_call_again(workers[result.contestant], work)
+                        result.again = first_call(workers[result.contestant], work, True)[0]
     return Table(work, WORKLOADS[work], list(results.values()))
 
 
-def first_call_again(worker: Worker, work: str) -> float:
-    """The first call of a second process, which finds what the first one left in its cache."""
-    worker.restart()
+def measure_fresh(work: str, chosen: list[Contestant], args: argparse.Namespace) -> Table:
+    """One workload of new processes: each round, everybody's first call in one."""
+    fresh = FRESH[work]
+    results = {c.name: Result(c.name, c.kind, c.mode) for c in chosen}
+    with started(chosen, args) as workers:
+        greet(fresh.work, results, workers)
+        if fresh.keeps_cache:
+            for result in turns(results, 0):
+                with attempt(result):  # fills the cache
+                    workers[result.contestant].ask(do="prepare", work=fresh.work)
+        for number in range(min(args.rounds, FRESH_ROUNDS)):
+            for result in turns(results, number):
+                with attempt(result):
+                    worker = workers[result.contestant]
+                    seconds, answer = first_call(worker, fresh.work, fresh.keeps_cache)
+                    result.prepared(answer)
+                    result.blocks.append([seconds])
+                    say(f"  {result.contestant}: {seconds:.3g} s")
+    return Table(work, WORKLOADS[work], list(results.values()))
+
+
+def first_call(worker: Worker, work: str, keeps_cache: bool) -> tuple[float, dict[str, Any]]:
+    """The first call of a new process: its time, and all the process says about it."""
+    worker.restart(keeps_cache)
     worker.ask(do="start")
-    return worker.ask(do="prepare", work=work)["first_seconds"]
+    answer = worker.ask(do="prepare", work=work, warm_up=False)
+    return answer["first_seconds"], answer
 
 
 def parse_args() -> argparse.Namespace:
@@ -187,7 +219,7 @@ def main() -> int:
     print(f"{os.cpu_count()} CPUs, load {load:.1f} at the start, reference {args.reference}\n")
     tables: list[Table] = []
     for work in works:
-        tables.append(measure(work, chosen, args))
+        tables.append((measure_fresh if work in FRESH else measure)(work, chosen, args))
         print(tables[-1].text() + "\n", flush=True)
         if args.json is not None:  # after each, so that a run cut short leaves what it has
             args.json.write_text(json.dumps(document(tables, args, load), indent=1) + "\n")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import dataclass
 
 CHAIN_OPS = 300
@@ -39,6 +40,18 @@ class ConvNet:
     side: int = 32
 
 
+@dataclass(frozen=True)
+class Generation:
+    """Sizes of the GPT-2 that generates, lengths of the prompts and of the answers."""
+
+    layers: int = 2
+    width: int = 64
+    heads: int = 4
+    vocab: int = 256
+    prompts: tuple[int, ...] = (5, 9, 17)
+    new_tokens: int = 64
+
+
 LEARNING_STEPS = 8
 
 
@@ -55,7 +68,10 @@ def learning_rate(step: int, rate: float) -> float:
 GPT = Gpt()
 SHORT_GPT = Gpt(layers=2, batch=1)
 LENGTHS = tuple(range(17, 129, 7))[:16]
+LOOPS = tuple(random.Random(20).choices(range(1, 41), k=20))  # steps between two reads
 MLP = Mlp()
+SMALL_MLP = Mlp(layers=2, width=32, batch=8)
+GENERATION = Generation()
 CONVNET = ConvNet()
 
 WORKLOADS: dict[str, str] = {
@@ -66,4 +82,23 @@ WORKLOADS: dict[str, str] = {
     "gpt_forward": "the same GPT, forward only, no gradient",
     "convnet": "training step of 6 conv+BN+ReLU, batch 8, 32x32 images, SGD with momentum",
     "lengths16": "forward of a 2-layer GPT over 16 sequence lengths, argmax read each time",
+    "loops20": "20 training loops of 1 to 40 steps, the loss read after each loop",
+    "generate64": "greedy generate() of 64 tokens after 3 prompts, GPT-2 of transformers",
+    "memory": "the GPT training step again: compare the peaks of device memory",
+    "gpt_first": "first GPT training step of a new process, nothing cached",
+    "gpt_warm": "first GPT training step of a new process, caches on disk filled by another",
+}
+
+
+@dataclass(frozen=True)
+class Fresh:
+    """A workload of which every call is the first one of a new process."""
+
+    work: str
+    keeps_cache: bool
+
+
+FRESH: dict[str, Fresh] = {
+    "gpt_first": Fresh("gpt", keeps_cache=False),
+    "gpt_warm": Fresh("gpt", keeps_cache=True),
 }

@@ -15,9 +15,7 @@ from spec import (
     CHAIN_OPS,
     CONVNET,
     GPT,
-    LENGTHS,
     MLP,
-    SHORT_GPT,
     ConvNet,
     Gpt,
     Mlp,
@@ -206,19 +204,6 @@ def convnet(device: str) -> Work:
     return training(device, lambda: F.cross_entropy(model(x), y), optimizer)
 
 
-def lengths16(device: str) -> Work:
-    """Every length is another shape; the last position's argmax is read each time."""
-    model = with_weights(GptModel(SHORT_GPT), device).eval()
-    tokens = torch.from_numpy(integers("tokens", SHORT_GPT.vocab, (1, SHORT_GPT.length)))
-    tokens = tokens.long().to(device)
-
-    def work() -> float:
-        with torch.no_grad():
-            return float(sum(int(model(tokens[:, :n])[:, -1].argmax(-1).item()) for n in LENGTHS))
-
-    return work
-
-
 WORK: dict[str, Callable[[str], Work]] = {
     "tiny300": lambda device: chain(device, 8, tiny_op),
     "chain300": lambda device: chain(device, 64, chain_op),
@@ -226,5 +211,5 @@ WORK: dict[str, Callable[[str], Work]] = {
     "gpt": gpt,
     "gpt_forward": gpt_forward,
     "convnet": convnet,
-    "lengths16": lengths16,
+    "memory": gpt,
 }

@@ -1,13 +1,15 @@
 """One contestant, kept warm: takes commands as JSON lines on stdin and answers on stdout.
 
-Commands: {"do": "start"}, {"do": "prepare", "work": NAME}, {"do": "time", "seconds": S, "calls": N}
-and {"do": "stats"}; the end of the input ends it. An answer holds "error" where a command failed.
-Meant for run.py; by hand: echo '{"do": "start"}' | python worker.py torch cpu -
+Commands: {"do": "start"}, {"do": "prepare", "work": NAME, "warm_up": true}, {"do": "time",
+"seconds": S, "calls": N} and {"do": "stats"}; the end of the input ends it. An answer holds "error"
+where a command failed. Meant for run.py. By hand:
+echo '{"do": "start"}' | python worker.py torch cpu -
 """
 
 from __future__ import annotations
 
 import gc
+import itertools
 import json
 import os
 import sys
@@ -23,12 +25,14 @@ WARM_UP_SECONDS = 5.0
 
 def torch_makers(device: str) -> Makers:
     """The PyTorch workloads on a device."""
-    from torch_work import WORK
+    import shapes_work
+    import torch_work
 
     def bound(make: Callable[[str], Work]) -> Callable[[], Work]:
         return lambda: make(device)
 
-    return {name: bound(make) for name, make in WORK.items()}
+    works = {**torch_work.WORK, **shapes_work.WORK}
+    return {name: bound(make) for name, make in works.items()}
 
 
 class Contestant:
@@ -73,11 +77,11 @@ class Contestant:
             return f"torch {torch.__version__} on {torch.cuda.get_device_name()}"
         return f"torch {torch.__version__} on the CPU, {torch.get_num_threads()} threads"
 
-    def prepare(self, name: str) -> dict[str, Any]:
+    def prepare(self, name: str, warm_up: bool) -> dict[str, Any]:
         """Builds the workload and warms it up; the first call's time is the cold one.
 
-        Fused programs may be compiled in the background, so warming up lasts until three calls in
-        a row took about the same, within a limit.
+        Fused programs may be compiled in the background, so warming up waits for them after each
+        call, and lasts until three calls in a row took about the same, within a limit.
         """
         begin = time.perf_counter()
         self.work = self.makers[name]()
@@ -85,19 +89,42 @@ class Contestant:
         values = [self.work()]
         first = time.perf_counter() - built
         times: list[float] = []
+        compiles = [self._settled_compiles()]
         stop = time.perf_counter() + WARM_UP_SECONDS
-        while len(times) < WARM_UP_CALLS or time.perf_counter() < stop:
+        while warm_up and (len(times) < WARM_UP_CALLS or time.perf_counter() < stop):
             called = time.perf_counter()
             values.append(self.work())
             times.append(time.perf_counter() - called)
+            compiles.append(self._settled_compiles())
             recent = times[-WARM_UP_CALLS:]
             if len(recent) == WARM_UP_CALLS and max(recent) < 1.2 * min(recent):
                 break
+        self._reset_peak()
+        per_call = [b - a for a, b in itertools.pairwise([0, *compiles])]
         return {
             "build_seconds": built - begin,
             "first_seconds": first,
+            "second_seconds": times[0] if times else None,
+            "compiles": per_call if self.kind == "ours" else [],
             "values": values[: 1 + WARM_UP_CALLS],
         }
+
+    def _settled_compiles(self) -> int:
+        """Programs compiled so far, none of them still under way; 0 for the others."""
+        if self.kind != "ours":
+            return 0
+        import torch_tpu
+
+        fused = getattr(torch_tpu, "fused", None)
+        if hasattr(fused, "wait"):
+            fused.wait()
+        return int(torch_tpu.stats()["compiles"])
+
+    def _reset_peak(self) -> None:
+        if self.kind == "ours":
+            import torch_tpu
+
+            torch_tpu.tpu.reset_peak_memory_stats()
 
     def time(self, seconds: float, calls: int) -> dict[str, Any]:
         """Times single calls: at least `calls`, and until `seconds` have passed.
@@ -123,7 +150,8 @@ class Contestant:
         import torch_tpu
 
         fallbacks = {op: use.calls for op, use in torch_tpu.coverage().items()}
-        return {"programs": torch_tpu.stats(), "fallbacks": fallbacks}
+        peak = torch_tpu.tpu.max_memory_allocated()
+        return {"programs": torch_tpu.stats(), "fallbacks": fallbacks, "peak_bytes": peak}
 
     def answer(self, command: dict[str, Any]) -> dict[str, Any]:
         """Carries out one command."""
@@ -131,7 +159,7 @@ class Contestant:
             case "start":
                 return self.start()
             case "prepare":
-                return self.prepare(command["work"])
+                return self.prepare(command["work"], command.get("warm_up", True))
             case "time":
                 return self.time(command["seconds"], command["calls"])
             case "stats":

@@ -1,6 +1,10 @@
 // Modes, programs, fallbacks and zero-copy transfers for Python.
 
+#include <chrono>
+#include <thread>
+
 #include "csrc/bindings/bindings.h"
+#include "csrc/bindings/python_line.h"
 #include "csrc/cache/fused_cache.h"
 #include "csrc/cache/program_cache.h"
 #include "csrc/device/tensor.h"
@@ -13,36 +17,37 @@
 namespace torch_tpu::bindings {
 namespace {
 
-bool is_library_frame(const std::string& file) {
-  return file.find("/torch/") != std::string::npos ||
-         file.find("/torch_tpu/") != std::string::npos || file.rfind("<frozen", 0) == 0;
-}
-
-// "file.py:12 in train" of the innermost frame that is not PyTorch's or ours.
-std::string python_location() {
-  if (!Py_IsInitialized()) return "";
-  py::gil_scoped_acquire gil;
-  PyFrameObject* frame = PyEval_GetFrame();  // borrowed; null on autograd's threads
-  if (frame == nullptr) return "";
-  Py_INCREF(frame);
-  std::string fallback;
-  while (frame != nullptr) {
-    PyCodeObject* code = PyFrame_GetCode(frame);
-    const auto file = py::reinterpret_borrow<py::str>(code->co_filename).cast<std::string>();
-    const auto name = py::reinterpret_borrow<py::str>(code->co_name).cast<std::string>();
-    const std::string text =
-        file + ":" + std::to_string(PyFrame_GetLineNumber(frame)) + " in " + name;
-    Py_DECREF(code);
-    PyFrameObject* back = PyFrame_GetBack(frame);
-    Py_DECREF(frame);
-    frame = back;
-    if (fallback.empty()) fallback = text;
-    if (!is_library_frame(file)) {
-      Py_XDECREF(frame);
-      return text;
+// As an op sees it: without the GIL, on the calling thread or on a new one. `attached`: one that
+// Python knows but that runs no Python code, like autograd's.
+std::string issue_line(const std::string& thread) {
+  dispatch::IssueLine line;
+  {
+    py::gil_scoped_release release;
+    const auto capture = [&line] { line = dispatch::issue_line(); };
+    if (thread == "calling") {
+      capture();
+    } else {
+      std::thread([&] {
+        if (thread == "attached") {
+          py::gil_scoped_acquire gil;
+          py::gil_scoped_release as_autograd_does;
+          capture();
+        } else {
+          capture();
+        }
+      }).join();
     }
   }
-  return fallback;
+  return dispatch::describe(line);
+}
+
+double issue_line_cost(int64_t calls) {
+  py::gil_scoped_release release;
+  int64_t empty = 0;
+  const auto begin = std::chrono::steady_clock::now();
+  for (int64_t i = 0; i < calls; ++i) empty += dispatch::issue_line().code == nullptr;
+  const std::chrono::duration<double, std::nano> spent = std::chrono::steady_clock::now() - begin;
+  return empty > 0 ? -1.0 : spent.count() / static_cast<double>(calls);
 }
 
 py::dict program_stats() {
@@ -76,7 +81,13 @@ base::Fallback parse_fallback(const std::string& text) {
 
 void bind_dispatch(py::module_& m) {
   dispatch::register_ops();
-  dispatch::set_location_hook(&python_location);
+  dispatch::set_location_hook(&current_line);
+  dispatch::set_issue_line_hooks({&capture_line, &describe_line});
+  m.def("_issue_line", &issue_line, py::arg("thread") = "calling",
+        "The line an op issued here belongs to; thread: calling, attached or native.");
+  m.def("_issue_line_cost", &issue_line_cost, py::arg("calls"),
+        "Nanoseconds to take the line of an op, or -1 where there is none.");
+  m.def("_pinned_code", &pinned_code, "How many code objects are kept alive for those lines.");
   m.def(
       "_set_mode",
       [](const std::string& text) { dispatch::set_mode(base::parse_mode(text, "mode")); },

@@ -6,6 +6,7 @@
 
 #include <c10/util/Exception.h>
 
+#include "csrc/device/checks.h"
 #include "csrc/device/stream.h"
 #include "csrc/dispatch/execute.h"
 #include "csrc/dispatch/launch.h"
@@ -104,7 +105,7 @@ const char* to_string(Cut cut) {
 void record_call(Frame& frame, trace::ProgramPtr program, c10::Stack* stack) {
   Pending& pending = pending_of(frame.device);
   trace::TraceNode node;
-  node.line = capture_line();
+  node.line = issue_line();
   uint64_t random[2];
   reserve_random(frame, *program, random);
   c10::SmallVector<trace::ValuePtr, 4> results;
@@ -196,6 +197,10 @@ void reset_cut_counts() {
 
 void register_fused() {
   trace::DeviceValue::set_launch([](int device) { launch_pending(device, Cut::kRead); });
+  device::set_line_text([](const trace::IssueLine& line) {
+    const std::string text = describe(line);
+    return text.empty() ? text : " at " + text;
+  });
   device::set_launch_pending([](int device) { launch_pending(device, Cut::kSynchronize); });
 }
 

@@ -14,7 +14,7 @@ std::atomic<bool>& nans_cell() {
   return cell;
 }
 std::atomic<LocationHook> location_hook{nullptr};
-std::atomic<CaptureLine> capture_hook{nullptr};
+IssueLineHooks line_hooks;  // set while the module is imported, before the first op
 
 }  // namespace
 
@@ -34,11 +34,15 @@ std::string python_location() {
   return hook == nullptr ? std::string() : hook();
 }
 
-void set_capture_line(CaptureLine capture) { capture_hook.store(capture); }
+void set_issue_line_hooks(IssueLineHooks hooks) { line_hooks = hooks; }
 
-trace::IssueLine capture_line() noexcept {
-  const CaptureLine hook = capture_hook.load(std::memory_order_relaxed);
-  return hook == nullptr ? trace::IssueLine() : hook();
+IssueLine issue_line() noexcept {
+  return line_hooks.capture == nullptr ? IssueLine{} : line_hooks.capture();
+}
+
+std::string describe(IssueLine line) {
+  if (line.code == nullptr || line_hooks.describe == nullptr) return "";
+  return line_hooks.describe(line);
 }
 
 }  // namespace torch_tpu::dispatch

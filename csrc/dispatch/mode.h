@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <cstdint>
 #include <string>
 
 #include "csrc/base/env.h"
@@ -22,10 +23,17 @@ using LocationHook = std::string (*)();
 void set_location_hook(LocationHook hook);
 std::string python_location();
 
-// Where the calling thread's user code is, for a call that runs later. Cheap, takes no GIL. Set by
-// the Python bindings; empty without.
-using CaptureLine = trace::IssueLine (*)() noexcept;
-void set_capture_line(CaptureLine capture);
-trace::IssueLine capture_line() noexcept;
+// The Python line that issued an op which runs later: a few words to keep with the op, put into the
+// same words as above when they are needed. Empty where no Python frame issued it.
+using trace::IssueLine;
+
+// Set by the Python bindings as well. `capture` needs no GIL, but may take it: hold no lock.
+struct IssueLineHooks {
+  IssueLine (*capture)() noexcept = nullptr;
+  std::string (*describe)(IssueLine) = nullptr;
+};
+void set_issue_line_hooks(IssueLineHooks hooks);
+IssueLine issue_line() noexcept;
+std::string describe(IssueLine line);
 
 }  // namespace torch_tpu::dispatch

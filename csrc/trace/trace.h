@@ -11,10 +11,10 @@
 
 namespace torch_tpu::trace {
 
-// Where a call was issued, as the bindings understand it; see dispatch/mode.h.
+// The Python line that issued a call; see dispatch/mode.h.
 struct IssueLine {
-  const void* code = nullptr;
-  int32_t lasti = -1;
+  const void* code = nullptr;  // a code object that is never freed
+  int32_t lasti = -1;          // byte offset of the instruction
 };
 
 // One call. Its inputs, results, scalars and random state lie in the arrays of its segment, from
