@@ -20,6 +20,7 @@ enum Index {
   kMemoryLimit,
   kDump,
   kCacheSize,
+  kExplain,
   kCount
 };
 
@@ -82,8 +83,10 @@ const std::vector<EnvVar>& env_table() {
        "Writes the StableHLO of every compiled program into this folder."},
       {"TORCH_TPU_CACHE_SIZE", "int", "an integer from 1 to 1000000000", "16384",
        "Most compiled programs kept in memory."},
+      {"TORCH_TPU_EXPLAIN", "bool or path", "0, 1, or a file ending in .html, .json or .txt", "0",
+       "Writes torch_tpu.explain() when the process ends: into a file, or (1) to the terminal."},
   };
-  static_assert(kCount == 9, "one row per Index");
+  static_assert(kCount == 10, "one row per Index");
   return table;
 }
 
@@ -166,6 +169,17 @@ int64_t env_memory_limit() {
 std::string env_dump() { return value_of(kDump); }
 
 int64_t env_cache_size() { return int_between(kCacheSize, 1, 1000000000); }
+
+std::string env_explain() {
+  const std::string value = value_of(kExplain);
+  if (is_off(value)) return "";
+  if (is_on(value)) return "1";
+  const std::string_view view = value;
+  if (!view.ends_with(".html") && !view.ends_with(".json") && !view.ends_with(".txt")) {
+    reject(kExplain, value);
+  }
+  return value;
+}
 
 const char* to_string(Mode mode) noexcept {
   switch (mode) {

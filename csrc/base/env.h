@@ -40,6 +40,7 @@ bool env_debug_nans();       // TORCH_TPU_DEBUG_NANS
 int64_t env_memory_limit();  // TORCH_TPU_MEMORY_LIMIT: bytes, 0 = none
 std::string env_dump();      // TORCH_TPU_DUMP: folder, empty = off
 int64_t env_cache_size();    // TORCH_TPU_CACHE_SIZE: programs in memory
+std::string env_explain();   // TORCH_TPU_EXPLAIN: file, "1" = terminal, empty = off
 
 // The names as the user writes them ("debug", "warn", ...).
 const char* to_string(Mode mode) noexcept;

@@ -31,6 +31,7 @@ trace::ProgramPtr ProgramCache::find(const trace::Key& key, uint64_t hash) {
     return {};
   }
   ++stats_.hits;
+  ++slot.hits;
   slot.last_used = ++clock_;
   return slot.program;
 }
@@ -38,7 +39,9 @@ trace::ProgramPtr ProgramCache::find(const trace::Key& key, uint64_t hash) {
 trace::ProgramPtr ProgramCache::insert(const trace::Key& key, uint64_t hash,
                                        trace::ProgramPtr program) {
   std::lock_guard lock(mutex_);
-  if (program->executable) {
+  if (program->executable && program->origin != trace::Program::Origin::kCompiled) {
+    ++stats_.disk_hits;
+  } else if (program->executable) {
     ++stats_.compiles;
     stats_.compile_seconds += program->compile_seconds;
   }
@@ -51,7 +54,7 @@ trace::ProgramPtr ProgramCache::insert(const trace::Key& key, uint64_t hash,
     grow();
     i = probe(key, hash);
   }
-  slots_[i] = Slot{hash, ++clock_, std::make_unique<trace::Key>(key), program};
+  slots_[i] = Slot{hash, ++clock_, 0, std::make_unique<trace::Key>(key), program};
   ++size_;
   return program;
 }
@@ -103,6 +106,28 @@ void ProgramCache::clear() {
   std::lock_guard lock(mutex_);
   slots_ = std::vector<Slot>(1024);
   size_ = 0;
+}
+
+std::vector<ProgramInfo> ProgramCache::programs() {
+  std::lock_guard lock(mutex_);
+  std::vector<ProgramInfo> out;
+  for (const Slot& slot : slots_) {
+    if (!slot.key || !slot.program->resizes.empty()) continue;
+    const trace::Program& program = *slot.program;
+    ProgramInfo info;
+    info.name = program.name;
+    info.ops = {{program.name, 1}};
+    info.fingerprint = program.fingerprint;
+    info.runs = program.runs.load(std::memory_order_relaxed);
+    info.hits = slot.hits;
+    info.compile_seconds = program.compile_seconds;
+    info.origin = program.origin;
+    info.state = program.refusal.empty() ? ProgramInfo::State::kReady : ProgramInfo::State::kFailed;
+    info.reason = program.refusal;
+    info.program = slot.program;
+    out.push_back(std::move(info));
+  }
+  return out;
 }
 
 CacheStats ProgramCache::stats() {

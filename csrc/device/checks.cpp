@@ -9,6 +9,7 @@
 #include <ATen/ops/zeros.h>
 #include <c10/util/Exception.h>
 
+#include "csrc/base/journal.h"
 #include "csrc/ops/source.h"
 #include "csrc/pjrt/runtime.h"
 
@@ -64,6 +65,7 @@ void raise_if_violated(int64_t value, const ops::ValueCheck& check) {
 void check_flag(trace::ValuePtr flag, const ops::ValueCheck& check) {
   // PyTorch reads the info of a factorization before it goes on, on every device.
   if (check.kind == Kind::kMatrix || check.kind == Kind::kBatch) {
+    const base::journal::Span span(base::journal::Kind::kHostRead, "linear-algebra check");
     raise_if_violated(read(*flag), check);
     return;
   }

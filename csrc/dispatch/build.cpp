@@ -8,6 +8,8 @@
 #include <ATen/MemoryOverlap.h>
 
 #include "csrc/base/env.h"
+#include "csrc/base/hash.h"
+#include "csrc/base/journal.h"
 #include "csrc/dispatch/decompose.h"
 #include "csrc/dispatch/masks.h"
 #include "csrc/dispatch/node.h"
@@ -127,6 +129,8 @@ void compile(trace::Program& program, const std::string& text) {
     dump(folder, program.name, text);
   }
   const pjrt::Runtime& runtime = pjrt::Runtime::get();
+  program.fingerprint = base::hash_bytes(text);
+  const base::journal::Span span(base::journal::Kind::kCompile, program.name, program.fingerprint);
   const auto start = std::chrono::steady_clock::now();
   program.executable = runtime.client().compile_with(text, runtime.compile_options());
   program.compile_seconds =

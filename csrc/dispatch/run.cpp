@@ -2,6 +2,7 @@
 // cache miss is in build.cpp.
 #include <ATen/core/Tensor.h>
 
+#include "csrc/base/journal.h"
 #include "csrc/cache/program_cache.h"
 #include "csrc/device/checks.h"
 #include "csrc/device/generator.h"
@@ -13,6 +14,7 @@
 #include "csrc/dispatch/fallback.h"
 #include "csrc/dispatch/frame.h"
 #include "csrc/dispatch/masks.h"
+#include "csrc/dispatch/misses.h"
 #include "csrc/dispatch/mode.h"
 #include "csrc/dispatch/record.h"
 #include "csrc/dispatch/results.h"
@@ -66,6 +68,8 @@ void execute(const trace::Program& program, const Frame& frame, Launch& launch) 
   launch.outs.resize(program.executable.num_outputs());
   trace::Ledger& ledger = trace::Ledger::of(frame.device);
   ledger.check_room(program.new_bytes);
+  program.runs.fetch_add(1, std::memory_order_relaxed);
+  const base::journal::Span span(base::journal::Kind::kOpLaunch, program.name, program.fingerprint);
   try {
     program.executable.execute(launch.args.data(), launch.args.size(), launch.outs.data(),
                                pjrt::Runtime::get().device(frame.device));
@@ -122,6 +126,7 @@ void run_op(const Op& op, c10::Stack* stack) {
     cache::ProgramCache& cache = cache::ProgramCache::get();
     trace::ProgramPtr program = cache.find(frame.key, hash);
     if (!program) {
+      note_miss(frame);
       program = cache.insert(frame.key, hash, build_program(frame));
     }
     if (!program->runnable()) {

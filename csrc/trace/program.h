@@ -54,8 +54,11 @@ struct Program final : public c10::intrusive_ptr_target {
   std::string refusal;
   bool runnable() const { return resizes.empty() && refusal.empty(); }
 
+  enum class Origin : uint8_t { kCompiled, kDisk, kPack };
+  Origin origin = Origin::kCompiled;
+  uint64_t fingerprint = 0;  // of its text
   double compile_seconds = 0;
-  std::atomic<uint64_t> runs{0};
+  mutable std::atomic<uint64_t> runs{0};
 };
 
 using ProgramPtr = c10::intrusive_ptr<Program>;
