@@ -64,8 +64,9 @@ try:
         from torch_tpu._registration import register
 
         register()
+        from torch_tpu._explain import Explanation, explain
         from torch_tpu._modes import get_mode, mode, set_mode
-        from torch_tpu._stats import FallbackUse, clear_programs, coverage, stats
+        from torch_tpu._stats import FallbackUse, clear_programs, coverage, reset_stats, stats
 except Exception as error:
     if not _autoloading:
         raise
@@ -75,12 +76,15 @@ if TYPE_CHECKING:
     from torch_tpu import debug, safetensors, tpu
 
 __all__ = [
+    "Explanation",
     "FallbackUse",
     "clear_programs",
     "coverage",
     "debug",
+    "explain",
     "get_mode",
     "mode",
+    "reset_stats",
     "safetensors",
     "set_mode",
     "stats",

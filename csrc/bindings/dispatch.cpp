@@ -52,7 +52,6 @@ py::dict program_stats() {
   out["programs"] = stats.programs;
   out["compiles"] = stats.compiles;
   out["evictions"] = stats.evictions;
-  out["disk_hits"] = stats.disk_hits;
   out["compile_seconds"] = stats.compile_seconds;
   return out;
 }

@@ -39,9 +39,7 @@ trace::ProgramPtr ProgramCache::find(const trace::Key& key, uint64_t hash) {
 trace::ProgramPtr ProgramCache::insert(const trace::Key& key, uint64_t hash,
                                        trace::ProgramPtr program) {
   std::lock_guard lock(mutex_);
-  if (program->executable && program->origin != trace::Program::Origin::kCompiled) {
-    ++stats_.disk_hits;
-  } else if (program->executable) {
+  if (program->executable && program->origin == trace::Program::Origin::kCompiled) {
     ++stats_.compiles;
     stats_.compile_seconds += program->compile_seconds;
   }

@@ -20,7 +20,6 @@ struct CacheStats {
   uint64_t programs = 0;
   uint64_t compiles = 0;
   uint64_t evictions = 0;
-  uint64_t disk_hits = 0;  // loaded instead of compiled, packs included
   double compile_seconds = 0;
 };
 
