@@ -1,14 +1,15 @@
 #include "csrc/base/journal.h"
 
 #include <chrono>
-#include <map>
+#include <functional>
 #include <mutex>
 #include <unordered_map>
-#include <utility>
 
 #include <pthread.h>
 #include <sys/syscall.h>
 #include <unistd.h>
+
+#include "csrc/base/hash.h"
 
 namespace torch_tpu::base::journal {
 
@@ -25,22 +26,27 @@ std::atomic<uint64_t> background_count{0};
 // Texts are names of ops and places in programs: few. A runaway caller must not fill the memory.
 constexpr size_t kMaxTexts = 16384;
 
+struct TextHash {
+  using is_transparent = void;
+  size_t operator()(std::string_view text) const { return hash_bytes(text); }
+};
+
 struct Journal {
   std::mutex mutex;
   std::vector<Event> ring;  // grows to kCapacity, then wraps
   uint64_t added = 0;
-  std::vector<std::string> texts{""};
-  std::unordered_map<std::string, uint32_t> ids{{"", 0}};
+  std::vector<std::string> texts;
+  std::vector<std::array<Count, kNumKinds>> totals;  // by text
+  std::unordered_map<std::string, uint32_t, TextHash, std::equal_to<>> ids;
   std::vector<std::string> threads;
-  std::map<std::pair<Kind, uint32_t>, Count> totals;
 
   uint32_t text_id(std::string_view text) {
-    std::string key(text);
-    if (auto it = ids.find(key); it != ids.end()) return it->second;
+    if (auto it = ids.find(text); it != ids.end()) return it->second;
     if (texts.size() >= kMaxTexts) return text_id("(others)");
     const auto id = static_cast<uint32_t>(texts.size());
-    texts.push_back(key);
-    ids.emplace(std::move(key), id);
+    texts.emplace_back(text);
+    totals.emplace_back();
+    ids.emplace(text, id);
     return id;
   }
 };
@@ -99,7 +105,7 @@ void keep(const Event& event, std::string_view text) noexcept {
       all.ring[all.added % kCapacity] = kept;
     }
     ++all.added;
-    Count& total = all.totals[{kept.kind, kept.text}];
+    Count& total = all.totals[kept.text][static_cast<size_t>(kept.kind)];
     ++total.events;
     total.ns += kept.duration_ns;
     total.bytes += kept.bytes;
@@ -232,7 +238,13 @@ std::vector<Total> totals() {
   Journal& all = journal();
   std::lock_guard lock(all.mutex);
   std::vector<Total> out;
-  for (const auto& [key, count] : all.totals) out.push_back({key.first, key.second, count});
+  for (size_t text = 0; text < all.totals.size(); ++text) {
+    for (size_t kind = 0; kind < kNumKinds; ++kind) {
+      const Count& count = all.totals[text][kind];
+      if (count.events == 0) continue;
+      out.push_back({static_cast<Kind>(kind), static_cast<uint32_t>(text), count});
+    }
+  }
   return out;
 }
 
@@ -254,7 +266,7 @@ void reset() noexcept {
   std::lock_guard lock(all.mutex);
   all.ring.clear();
   all.added = 0;
-  all.totals.clear();
+  for (auto& kinds : all.totals) kinds = {};
   for (detail::AtomicCount& counted : detail::counts) {
     counted.events.store(0, std::memory_order_relaxed);
     counted.ns.store(0, std::memory_order_relaxed);
