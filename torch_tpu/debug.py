@@ -52,7 +52,8 @@ def is_checking_nans() -> bool:
 
 
 class record_launches:  # noqa: N801, as above
-    """Puts every launch of a single op on the timeline of :func:`torch_tpu.explain`.
+    """Puts every launch of a single op on the timeline of :func:`torch_tpu.explain`, and the line
+    that asked for it behind every transfer.
 
     Acts at once; in a ``with`` statement it is undone at the end. Off by default, as ops are many:
     only the newest 65536 events are kept. Launches are counted in any case.

@@ -25,7 +25,7 @@ def report(found: Explanation) -> str:
             miss_rows(found, _SHOWN_OPS, _SHOWN_CHANGES),
         ),
         ("Ops that ran on the CPU", fallback_rows(found)),
-        ("Transfers", read_rows(found)),
+        (_title("Transfers", _SHOWN_OPS, len(found.reads)), read_rows(found, _SHOWN_OPS)),
     ):
         if len(rows) > 1:
             sections.append(f"{title}\n{table(rows)}")
@@ -94,7 +94,7 @@ def summary_lines(found: Explanation) -> Iterator[str]:
         f"{seconds(s['host_read_seconds'])}), {s['uploads']} uploads ({size(s['upload_bytes'])}, "
         f"{seconds(s['upload_seconds'])})"
     )
-    yield f"{s['fallback_calls']} calls ran on the CPU ({seconds(s['fallback_seconds'])})"
+    yield f"{s['fallback_calls']} calls run on the CPU ({seconds(s['fallback_seconds'])})"
 
 
 def _summary(found: Explanation) -> str:
@@ -147,7 +147,7 @@ def miss_rows(found: Explanation, ops: int | None = None, changes: int | None = 
 
 def _shorten(where: str) -> str:
     """A file below the current folder by its path from there."""
-    return where.removeprefix(str(Path.cwd()) + "/")
+    return where.replace(f"{Path.cwd()}/", "", 1)
 
 
 def describe(change: Change) -> str:
@@ -169,10 +169,10 @@ def fallback_rows(found: Explanation) -> list[Row]:
     return [("op", "calls", "time"), *rows]
 
 
-def read_rows(found: Explanation) -> list[Row]:
+def read_rows(found: Explanation, limit: int | None = None) -> list[Row]:
     """Transfers by what asked for them."""
     rows = [
-        (row["text"], str(row["count"]), size(row["bytes"]), seconds(row["seconds"]))
-        for row in found.reads
+        (_shorten(row["text"]), str(row["count"]), size(row["bytes"]), seconds(row["seconds"]))
+        for row in found.reads[:limit]
     ]
     return [("what", "times", "bytes", "time"), *rows]
