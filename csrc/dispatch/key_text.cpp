@@ -210,8 +210,8 @@ class Reader {
       add(label, "None");
       return;
     }
-    add(label + " (type)", dtype_text(word >> 8));
     add(label, (word & 0xff) == 1 ? number_text(next_double()) : "any number");
+    add(label + " (type)", dtype_text(word >> 8));
   }
 
   void read_structural(const std::string& label, bool is_dtype = false) {
@@ -336,10 +336,21 @@ std::optional<Difference> first_difference(const std::vector<Field>& before,
   };
   const Labels olds = by_label(before);
   const Labels news = by_label(after);
+  // A list has fields for its length and elements, None in its place has one.
+  const auto note_new = [&](const Field& field) {
+    const auto list = owner(field.label, ".length");
+    if (list && find(olds, *list) != nullptr) {
+      note({*list, {}, field.argument}, "None", "given");
+    } else if (field.value == "None" && find(olds, field.label + ".length") != nullptr) {
+      note(field, "given", "None");
+    } else {
+      note(field, "absent", field.value);
+    }
+  };
   for (const Field& field : after) {
     const Field* old = find(olds, field.label);
     if (old == nullptr) {
-      note(field, "absent", field.value);
+      note_new(field);
     } else if (old->value != field.value) {
       note(field, old->value, field.value);
     }

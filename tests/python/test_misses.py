@@ -63,6 +63,21 @@ def test_dim_and_flag():
     assert last_miss("aten::sum.dim_IntList")["text"] == "keepdim: False → True"
 
 
+def test_none_and_given():
+    x = ones(3, 4)
+    torch.std(x)
+    torch.std(x, 0)
+    assert last_miss("aten::std.correction")["text"] == "dim: None → given"
+    torch.std(ones(3, 4, 5), 0)
+    torch.std(ones(3, 4, 5))
+    assert last_miss("aten::std.correction")["text"] == "dim: given → None"
+    torch.clamp(x, min=0.0)
+    torch.clamp(x, min=0.0, max=1.0)
+    assert last_miss("aten::clamp")["text"] == "max: None → any number"
+    torch.clamp(x, max=2.0)
+    assert last_miss("aten::clamp")["text"] == "min: any number → None"
+
+
 def test_view_offset():
     x = ones(10)
     torch.neg(x[1:9])
