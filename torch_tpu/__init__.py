@@ -65,8 +65,9 @@ try:
 
         register()
         from torch_tpu import fused
+        from torch_tpu._explain import Explanation, explain
         from torch_tpu._modes import get_mode, mode, set_mode
-        from torch_tpu._stats import FallbackUse, clear_programs, coverage, stats
+        from torch_tpu._stats import FallbackUse, clear_programs, coverage, reset_stats, stats
 except Exception as error:
     if not _autoloading:
         raise
@@ -76,13 +77,16 @@ if TYPE_CHECKING:
     from torch_tpu import debug, safetensors, tpu
 
 __all__ = [
+    "Explanation",
     "FallbackUse",
     "clear_programs",
     "coverage",
     "debug",
     "fused",
+    "explain",
     "get_mode",
     "mode",
+    "reset_stats",
     "safetensors",
     "set_mode",
     "stats",

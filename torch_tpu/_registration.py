@@ -31,9 +31,10 @@ def register() -> None:
     native = _load_native()
     native._set_search_dirs(_search_dirs())
     _name_device()
-    from torch_tpu import _exit, _interop
+    from torch_tpu import _exit, _explain, _interop
 
     _interop.install()
+    _explain.install()
     _exit.install()
     _done = True
 

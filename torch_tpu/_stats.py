@@ -15,13 +15,68 @@ class FallbackUse(NamedTuple):
 
 
 def stats() -> dict[str, Any]:
-    """Counts of the program cache: ``hits`` and ``misses`` (their sum is the programs run),
-    ``programs`` in memory, ``compiles``, ``evictions`` and ``compile_seconds``.
+    """Counts since the process began, or since :func:`reset_stats`. Seconds are those of the host.
+
+    ======================================  =====================================================
+    ``hits``, ``misses``                    lookups of a single op's program; a miss builds it
+    ``programs``                            in memory now
+    ``compiles``, ``compile_seconds``       programs compiled, of any kind
+    ``background_compiles``                 those of them that nobody waited for
+    ``compile_failures``                    programs the compiler refused
+    ``disk_hits``                           programs loaded instead of compiled
+    ``evictions``                           programs dropped to make room
+    ``launches``                            programs run, of any kind
+    ``fused_launches``                      those of more than one op
+    ``replays``                             traces run as single ops, for want of a program
+    ``cuts``                                ends of traces, by reason
+    ``host_reads``, ``host_read_seconds``,  reads of device memory by the host (``item()``,
+    ``host_read_bytes``                     ``cpu()``, sizes that depend on data), waiting included
+    ``uploads``, ``upload_seconds``,        copies from the host to a device
+    ``upload_bytes``
+    ``fallback_calls``,                     calls that ran on the CPU, transfers included
+    ``fallback_seconds``
+    ======================================  =====================================================
 
     >>> import torch_tpu
     >>> before = torch_tpu.stats()["compiles"]
     """
-    return dict(_C._program_stats())
+    journal = _C._journal_counts()
+    kinds = journal["kinds"]
+    fallbacks = _C._fallback_counts().values()
+    return {
+        **_C._program_stats(),
+        "compiles": kinds["compile"]["count"],
+        "compile_seconds": kinds["compile"]["seconds"],
+        "background_compiles": journal["background_compiles"],
+        "compile_failures": kinds["compile_failed"]["count"],
+        "disk_hits": kinds["load_from_disk"]["count"],
+        "launches": kinds["launch"]["count"] + kinds["op_launch"]["count"],
+        "fused_launches": kinds["launch"]["count"],
+        "replays": kinds["replay"]["count"],
+        "cuts": journal["cuts"],
+        "host_reads": kinds["host_read"]["count"],
+        "host_read_seconds": kinds["host_read"]["seconds"],
+        "host_read_bytes": kinds["host_read"]["bytes"],
+        "uploads": kinds["upload"]["count"],
+        "upload_seconds": kinds["upload"]["seconds"],
+        "upload_bytes": kinds["upload"]["bytes"],
+        "fallback_calls": sum(calls for calls, _ in fallbacks),
+        "fallback_seconds": sum(seconds for _, seconds in fallbacks),
+    }
+
+
+def reset_stats() -> None:
+    """Sets the counts to zero and forgets what :func:`torch_tpu.explain` knows. Programs stay.
+
+    >>> import torch_tpu
+    >>> torch_tpu.reset_stats()
+    >>> torch_tpu.stats()["launches"]
+    0
+    """
+    _C._reset_program_stats()
+    _C._reset_fused_counts()
+    _C._reset_fallback_counts()
+    _C._journal_reset()
 
 
 def clear_programs() -> None:

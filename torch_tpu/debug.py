@@ -6,7 +6,7 @@ from types import TracebackType
 
 from torch_tpu import _C
 
-__all__ = ["check_nans", "is_checking_nans"]
+__all__ = ["check_nans", "is_checking_nans", "record_launches"]
 
 
 class check_nans:  # noqa: N801, a function to its users, as torch.set_grad_enabled
@@ -49,3 +49,30 @@ def is_checking_nans() -> bool:
     False
     """
     return _C._get_debug_nans()
+
+
+class record_launches:  # noqa: N801, as above
+    """Puts every launch of a single op on the timeline of :func:`torch_tpu.explain`, and the line
+    that asked for it behind every transfer.
+
+    Acts at once; in a ``with`` statement it is undone at the end. Off by default, as ops are many:
+    only the newest 65536 events are kept. Launches are counted in any case.
+
+    >>> import torch, torch_tpu
+    >>> with torch_tpu.debug.record_launches():
+    ...     y = torch.ones(2, device="tpu") + 1
+    """
+
+    def __init__(self, enabled: bool = True) -> None:
+        self._previous = _C._journal_record("op_launch", bool(enabled))
+
+    def __enter__(self) -> record_launches:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        _C._journal_record("op_launch", self._previous)

@@ -27,6 +27,7 @@ enum Index {
   kFusedMaxNodes,
   kFusedMaxBytes,
   kCompileThreads,
+  kExplain,
   kCount
 };
 
@@ -101,8 +102,10 @@ const std::vector<EnvVar>& env_table() {
        "Most bytes that the ops of a pending program may produce; 0 means a quarter of the device."},
       {"TORCH_TPU_COMPILE_THREADS", "int", "an integer from 0 to 64", "0",
        "Threads that compile in the background; 0 means half of the processors, at most 4."},
+      {"TORCH_TPU_EXPLAIN", "bool or path", "0, 1, or a file ending in .html, .json or .txt", "0",
+       "Writes torch_tpu.explain() when the process ends: into a file, or (1) to the terminal."},
   };
-  static_assert(kCount == 14, "one row per Index");
+  static_assert(kCount == 15, "one row per Index");
   return table;
 }
 
@@ -220,6 +223,17 @@ int env_compile_threads() {
 std::string env_dump() { return value_of(kDump); }
 
 int64_t env_cache_size() { return int_between(kCacheSize, 1, 1000000000); }
+
+std::string env_explain() {
+  const std::string value = value_of(kExplain);
+  if (is_off(value)) return "";
+  if (is_on(value)) return "1";
+  const std::string_view view = value;
+  if (!view.ends_with(".html") && !view.ends_with(".json") && !view.ends_with(".txt")) {
+    reject(kExplain, value);
+  }
+  return value;
+}
 
 const char* to_string(Mode mode) noexcept {
   switch (mode) {

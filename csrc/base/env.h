@@ -51,6 +51,7 @@ int64_t env_fused_min_nodes();    // TORCH_TPU_FUSED_MIN_NODES: 1..max
 int64_t env_fused_max_nodes();    // TORCH_TPU_FUSED_MAX_NODES: 2..65536
 int64_t env_fused_max_bytes();    // TORCH_TPU_FUSED_MAX_BYTES: from 1 MiB, 0 = by the device
 int env_compile_threads();        // TORCH_TPU_COMPILE_THREADS: 1..64
+std::string env_explain();   // TORCH_TPU_EXPLAIN: file, "1" = terminal, empty = off
 
 // The names as the user writes them ("debug", "warn", ...).
 const char* to_string(Mode mode) noexcept;

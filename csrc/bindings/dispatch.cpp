@@ -56,9 +56,7 @@ py::dict program_stats() {
   out["hits"] = stats.hits;
   out["misses"] = stats.misses;
   out["programs"] = stats.programs;
-  out["compiles"] = stats.compiles;
   out["evictions"] = stats.evictions;
-  out["compile_seconds"] = stats.compile_seconds;
   return out;
 }
 

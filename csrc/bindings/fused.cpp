@@ -1,9 +1,11 @@
 // Fused Eager for Python: when programs are compiled, what was cut, and waiting for the background.
 #include <cstdio>
+#include <unordered_map>
 
 #include "csrc/bindings/bindings.h"
 #include "csrc/cache/compile_pool.h"
 #include "csrc/cache/fused_cache.h"
+#include "csrc/cache/program_info.h"
 #include "csrc/dispatch/fused.h"
 
 namespace torch_tpu::bindings {
@@ -52,23 +54,52 @@ py::list fused_programs() {
   return out;
 }
 
-py::dict fused_stats() {
+py::dict fused_counts() {
   const cache::FusedStats stats = cache::FusedCache::get().stats();
-  py::dict cuts;
-  const std::vector<uint64_t> counts = dispatch::cut_counts();
-  for (size_t i = 0; i < counts.size(); ++i) {
-    cuts[dispatch::to_string(static_cast<dispatch::Cut>(i))] = counts[i];
-  }
   py::dict out;
   out["hits"] = stats.hits;
   out["misses"] = stats.misses;
-  out["launches"] = stats.launches;
-  out["replays"] = stats.replays;
-  out["compiles"] = stats.compiles;
   out["failures"] = stats.failures;
   out["evictions"] = stats.evictions;
-  out["compile_seconds"] = stats.compile_seconds;
-  out["cuts"] = cuts;
+  return out;
+}
+
+// The same for reports that list all kinds of programs.
+std::vector<cache::ProgramInfo> describe_fused() {
+  std::vector<cache::ProgramInfo> out;
+  for (const trace::FusedPtr& program : cache::FusedCache::get().programs()) {
+    cache::ProgramInfo info;
+    info.name = program->name;
+    info.fused = true;
+    std::unordered_map<std::string, size_t> places;
+    for (const trace::ProgramPtr& node : program->nodes) {
+      const auto [at, fresh] = places.try_emplace(node->name, info.ops.size());
+      if (fresh) info.ops.emplace_back(node->name, 0);
+      ++info.ops[at->second].second;
+    }
+    info.fingerprint = program->fingerprint;
+    info.runs = program->runs.load();
+    info.hits = program->sights.load() - 1;
+    info.origin = program->origin;
+    switch (program->state.load(std::memory_order_acquire)) {
+      case State::kSeen:
+        info.state = cache::ProgramInfo::State::kSeenOnce;
+        break;
+      case State::kCompiling:
+        info.state = cache::ProgramInfo::State::kCompiling;
+        break;
+      case State::kReady:
+        info.compile_seconds = program->compile_seconds;
+        info.executable = &program->executable;
+        info.owner = program;
+        break;
+      case State::kFailed:
+        info.state = cache::ProgramInfo::State::kFailed;
+        info.reason = program->failure;
+        break;
+    }
+    out.push_back(std::move(info));
+  }
   return out;
 }
 
@@ -77,16 +108,12 @@ py::dict fused_stats() {
 void bind_fused(py::module_& m) {
   dispatch::register_fused();
   m.def("_fused_programs", &fused_programs, "A dict per fused program, as first met.");
-  m.def("_fused_stats", &fused_stats, "Counts of Fused Eager.");
+  cache::add_program_source(&describe_fused);
+  m.def("_fused_counts", &fused_counts, "Fused programs found, met first, failed, forgotten.");
   m.def(
-      "_reset_fused_stats",
-      [] {
-        cache::FusedCache::get().reset_stats();
-        dispatch::reset_cut_counts();
-      },
-      "Sets them to zero.");
+      "_reset_fused_counts", [] { cache::FusedCache::get().reset_stats(); }, "Sets them to zero.");
   m.def(
-      "_fused_flush", [] { dispatch::launch_all(dispatch::Cut::kUser); }, NoGil(),
+      "_fused_flush", [] { dispatch::launch_all(dispatch::Cut::kUserFlush); }, NoGil(),
       "Launches what is pending on all devices.");
   m.def(
       "_fused_wait", [] { cache::CompilePool::get().wait(); }, NoGil(),

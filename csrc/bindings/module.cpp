@@ -46,5 +46,6 @@ PYBIND11_MODULE(_C, m) {
   bindings::bind_dispatch(m);
   bindings::bind_fused(m);
   bindings::bind_decompose(m);
+  bindings::bind_explain(m);
   bindings::bind_topology(m);
 }

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "csrc/base/env.h"
+#include "csrc/base/journal.h"
 
 namespace torch_tpu::cache {
 
@@ -28,6 +29,7 @@ bool CompilePool::submit(std::function<void()> task) {
 
 void CompilePool::work() {
   pthread_setname_np(pthread_self(), "tpu_compile");
+  base::journal::name_thread("compiler", /*background=*/true);
   // Linux has a nice value per thread.
   setpriority(PRIO_PROCESS, static_cast<id_t>(syscall(SYS_gettid)), 10);
   std::unique_lock lock(mutex_);

@@ -56,6 +56,11 @@ FusedStats FusedCache::stats() {
   return stats_;
 }
 
+void FusedCache::count_failure() {
+  std::lock_guard lock(mutex_);
+  ++stats_.failures;
+}
+
 void FusedCache::reset_stats() {
   std::lock_guard lock(mutex_);
   stats_ = {};

@@ -14,12 +14,8 @@ namespace torch_tpu::cache {
 struct FusedStats {
   uint64_t hits = 0;      // cuts whose program was there, in any state
   uint64_t misses = 0;    // programs met for the first time
-  uint64_t launches = 0;  // run as one program
-  uint64_t replays = 0;   // run as single ops
-  uint64_t compiles = 0;
-  uint64_t failures = 0;
+  uint64_t failures = 0;  // compilations
   uint64_t evictions = 0;
-  double compile_seconds = 0;
 };
 
 class FusedCache {
@@ -36,11 +32,7 @@ class FusedCache {
 
   FusedStats stats();
   void reset_stats();
-  template <typename Change>
-  void count(Change&& change) {
-    std::lock_guard lock(mutex_);
-    change(stats_);
-  }
+  void count_failure();
 
  private:
   std::mutex mutex_;

@@ -31,6 +31,7 @@ trace::ProgramPtr ProgramCache::find(const trace::Key& key, uint64_t hash) {
     return {};
   }
   ++stats_.hits;
+  ++slot.hits;
   slot.last_used = ++clock_;
   return slot.program;
 }
@@ -47,7 +48,7 @@ trace::ProgramPtr ProgramCache::insert(const trace::Key& key, uint64_t hash,
     grow();
     i = probe(key, hash);
   }
-  slots_[i] = Slot{hash, ++clock_, std::make_unique<trace::Key>(key), program};
+  slots_[i] = Slot{hash, ++clock_, 0, std::make_unique<trace::Key>(key), program};
   ++size_;
   return program;
 }
@@ -95,16 +96,38 @@ void ProgramCache::evict() {
   slots_ = std::move(kept);
 }
 
-void ProgramCache::count_compile(double seconds) {
-  std::lock_guard lock(mutex_);
-  ++stats_.compiles;
-  stats_.compile_seconds += seconds;
-}
-
 void ProgramCache::clear() {
   std::lock_guard lock(mutex_);
   slots_ = std::vector<Slot>(1024);
   size_ = 0;
+}
+
+std::vector<ProgramInfo> ProgramCache::programs() {
+  std::lock_guard lock(mutex_);
+  std::vector<ProgramInfo> out;
+  for (const Slot& slot : slots_) {
+    if (!slot.key || !slot.program->resizes.empty()) continue;
+    const trace::Program& program = *slot.program;
+    ProgramInfo info;
+    info.name = program.name;
+    info.ops = {{program.name, 1}};
+    info.fingerprint = program.fingerprint;
+    info.runs = program.runs.load(std::memory_order_relaxed);
+    info.hits = slot.hits;
+    info.origin = program.origin;
+    info.reason = program.refusal;
+    if (!program.refusal.empty()) {
+      info.state = ProgramInfo::State::kFailed;
+    } else if (program.compiled.load(std::memory_order_acquire)) {
+      info.compile_seconds = program.compile_seconds;
+      info.executable = &program.executable;
+      info.owner = slot.program;
+    } else {
+      info.state = ProgramInfo::State::kSeenOnce;  // only as part of fused programs
+    }
+    out.push_back(std::move(info));
+  }
+  return out;
 }
 
 CacheStats ProgramCache::stats() {

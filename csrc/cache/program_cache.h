@@ -8,6 +8,7 @@
 #include <mutex>
 #include <vector>
 
+#include "csrc/cache/program_info.h"
 #include "csrc/trace/key.h"
 #include "csrc/trace/program.h"
 
@@ -17,9 +18,7 @@ struct CacheStats {
   uint64_t hits = 0;
   uint64_t misses = 0;
   uint64_t programs = 0;
-  uint64_t compiles = 0;
   uint64_t evictions = 0;
-  double compile_seconds = 0;
 };
 
 class ProgramCache {
@@ -32,7 +31,8 @@ class ProgramCache {
   // Two threads may build the same program; the first one in wins and is returned.
   trace::ProgramPtr insert(const trace::Key& key, uint64_t hash, trace::ProgramPtr program);
   void clear();
-  void count_compile(double seconds);  // of any program, fused ones included
+  // Those that can run or were given up, in no order.
+  std::vector<ProgramInfo> programs();
   CacheStats stats();
   void reset_stats();
 
@@ -40,6 +40,7 @@ class ProgramCache {
   struct Slot {
     uint64_t hash = 0;
     uint64_t last_used = 0;
+    uint64_t hits = 0;
     std::unique_ptr<trace::Key> key;  // null: free
     trace::ProgramPtr program;
   };

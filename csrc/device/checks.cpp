@@ -10,6 +10,7 @@
 #include <ATen/ops/zeros.h>
 #include <c10/util/Exception.h>
 
+#include "csrc/base/journal.h"
 #include "csrc/ops/source.h"
 #include "csrc/pjrt/runtime.h"
 
@@ -81,6 +82,7 @@ size_t add(trace::ValuePtr flags, std::vector<FlagSource> sources) {
 void check_flag(trace::ValuePtr flag, const ops::ValueCheck& check) {
   // PyTorch reads the info of a factorization before it goes on, on every device.
   if (check.kind == Kind::kMatrix || check.kind == Kind::kBatch) {
+    const base::journal::Span span(base::journal::Kind::kHostRead, "linear-algebra check");
     raise_if_violated(read(*flag, 1)[0], check);
     return;
   }

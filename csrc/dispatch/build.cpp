@@ -11,6 +11,7 @@
 
 #include "csrc/base/env.h"
 #include "csrc/base/hash.h"
+#include "csrc/base/journal.h"
 #include "csrc/cache/program_cache.h"
 #include "csrc/dispatch/decompose.h"
 #include "csrc/dispatch/masks.h"
@@ -118,18 +119,20 @@ std::string refusal_of_lowering(const Frame& frame) {
   return reason.empty() ? "not for these arguments" : reason;
 }
 
-pjrt::LoadedExecutable compile(const std::string& name, const std::string& text, double& seconds) {
+pjrt::LoadedExecutable compile(const std::string& name, uint64_t fingerprint,
+                               const std::string& text, double& seconds) {
   if (const std::string folder = base::env_dump(); !folder.empty()) dump(folder, name, text);
   const pjrt::Runtime& runtime = pjrt::Runtime::get();
+  const base::journal::Span span(base::journal::Kind::kCompile, name, fingerprint);
   const auto start = std::chrono::steady_clock::now();
   pjrt::LoadedExecutable out = runtime.client().compile_with(text, runtime.compile_options());
   seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  cache::ProgramCache::get().count_compile(seconds);
   return out;
 }
 
 void compile(trace::Program& program, const std::string& text) {
-  program.executable = compile(program.name, text, program.compile_seconds);
+  program.fingerprint = base::hash_bytes(text);
+  program.executable = compile(program.name, program.fingerprint, text, program.compile_seconds);
 }
 
 void ensure_compiled(trace::Program& program) {

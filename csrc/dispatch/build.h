@@ -19,8 +19,9 @@ void apply_resizes(const std::vector<trace::Program::Resize>& resizes, const Fra
 // Within a catch block: a builder that refuses its operands, or a lowering that says so, means "not
 // for these arguments", or that they are bad, which the CPU is asked first. Other exceptions go on.
 std::string refusal_of_lowering(const Frame& frame);
-// Compiles a module; the name is for TORCH_TPU_DUMP. `seconds` is how long it took.
-pjrt::LoadedExecutable compile(const std::string& name, const std::string& text, double& seconds);
+// Compiles a module; its name and fingerprint are for reports. `seconds` is how long it took.
+pjrt::LoadedExecutable compile(const std::string& name, uint64_t fingerprint,
+                               const std::string& text, double& seconds);
 void compile(trace::Program& program, const std::string& text);
 
 // Infers and lowers. The result may instead ask for out= tensors to be resized first, or say why

@@ -9,12 +9,29 @@
 #include <ATen/ops/neg.h>
 #include <torch/library.h>
 
+#include "csrc/base/journal.h"
 #include "csrc/device/tensor.h"
+#include "csrc/dispatch/mode.h"
 #include "csrc/dispatch/op.h"
 #include "csrc/pjrt/runtime.h"
 
 namespace torch_tpu::dispatch {
 namespace {
+
+using base::journal::Kind;
+
+// A transfer in the journal. Where single ops are recorded, with the Python line that asked for it.
+struct Transfer {
+  Transfer(Kind kind, const char* what, const at::Tensor& tensor)
+      : text(base::journal::enabled(Kind::kOpLaunch) ? located(what) : what),
+        span(kind, text, 0, 0, static_cast<int64_t>(tensor.nbytes())) {}
+  static std::string located(const char* what) {
+    const std::string where = python_location();
+    return where.empty() ? what : what + (" at " + where);
+  }
+  const std::string text;
+  const base::journal::Span span;
+};
 
 bool on_tpu(const at::Tensor& tensor) {
   return tensor.device().type() == c10::DeviceType::PrivateUse1;
@@ -72,6 +89,7 @@ void copy_on_device(const at::Tensor& src, const at::Tensor& dst) {
 }
 
 void copy_from_host(const at::Tensor& src, const at::Tensor& dst) {
+  const Transfer transfer(Kind::kUpload, "copy from the host", dst);
   const int device = dst.device().index();
   at::Tensor host = src.to(dst.scalar_type());
   if (dst.is_conj()) host = host.conj();
@@ -113,6 +131,7 @@ void copy_between_devices(const at::Tensor& src, const at::Tensor& dst) {
 
 // One plain copy where both lie alike: at::copy_ would wake its threads for it.
 void copy_to_host(const at::Tensor& src, const at::Tensor& dst) {
+  const Transfer transfer(Kind::kHostRead, "copy to the host", src);
   const bool alike = dst.device().is_cpu() && src.scalar_type() == dst.scalar_type() &&
                      src.sizes() == dst.sizes() && same_strides(src, dst) &&
                      src.is_conj() == dst.is_conj() && src.is_neg() == dst.is_neg();
@@ -148,6 +167,7 @@ at::Tensor copy_from_and_resize(const at::Tensor& self, const at::Tensor& dst) {
 }
 
 at::Scalar local_scalar_dense(const at::Tensor& self) {
+  const Transfer transfer(Kind::kHostRead, "item()", self);
   return at::_local_scalar_dense(device::host_view(self));
 }
 

@@ -5,6 +5,7 @@
 
 #include <ATen/MemoryOverlap.h>
 
+#include "csrc/base/journal.h"
 #include "csrc/device/tensor.h"
 #include "csrc/dispatch/copy_out.h"
 #include "csrc/dispatch/frame.h"
@@ -67,6 +68,8 @@ Counts read_counts(PJRT_Buffer* buffer, int count, int device) {
                                                              trace::Shape{1}, device);
   Counts counts(static_cast<size_t>(count));
   const size_t bytes = counts.size() * sizeof(int64_t);
+  const base::journal::Span span(base::journal::Kind::kHostRead, "size of a result", 0, 0,
+                                 static_cast<int64_t>(bytes));
   if (pjrt::Runtime::get().host_addressable()) {
     value->buffer().await();
     std::memcpy(counts.data(), value->buffer().unsafe_pointer(), bytes);

@@ -1,5 +1,6 @@
 #include "csrc/dispatch/execute.h"
 
+#include "csrc/base/journal.h"
 #include "csrc/device/generator.h"
 #include "csrc/dispatch/build.h"
 #include "csrc/dispatch/scalar_pool.h"
@@ -39,6 +40,8 @@ void execute(trace::Program& program, Execution& run, int device, const std::str
   run.outs.resize(program.executable.num_outputs());
   trace::Ledger& ledger = trace::Ledger::of(device);
   ledger.check_room(program.new_bytes);
+  program.runs.fetch_add(1, std::memory_order_relaxed);
+  const base::journal::Span span(base::journal::Kind::kOpLaunch, program.name, program.fingerprint);
   try {
     program.executable.execute(run.args.data(), run.args.size(), run.outs.data(),
                                pjrt::Runtime::get().device(device));

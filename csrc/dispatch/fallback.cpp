@@ -7,6 +7,7 @@
 #include <ATen/native/CPUFallback.h>
 #include <torch/library.h>
 
+#include "csrc/base/journal.h"
 #include "csrc/dispatch/decompose.h"
 #include "csrc/dispatch/mode.h"
 #include "csrc/dispatch/op.h"
@@ -63,6 +64,7 @@ void run_on_cpu(const c10::OperatorHandle& op, torch::jit::Stack* stack,
                ". Results are right, but each call waits and moves its tensors. "
                "torch_tpu.coverage() lists all such ops.");
   }
+  const base::journal::Span span(base::journal::Kind::kFallback, name);
   const auto start = std::chrono::steady_clock::now();
   at::native::cpu_fallback(op, stack, /*error_on_views=*/false);
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;

@@ -7,28 +7,13 @@
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
+#include "csrc/dispatch/key_words.h"
+
 namespace torch_tpu::dispatch {
 
 using Form = trace::TensorArg::Form;
 
 namespace {
-
-// Words that stand for the absence of something; no shape or count takes this value.
-constexpr uint64_t kNoneWord = ~uint64_t{0};
-
-uint64_t tensor_word(Form form, c10::ScalarType dtype, size_t rank, uint64_t flags) {
-  return static_cast<uint64_t>(form) | static_cast<uint64_t>(dtype) << 8 |
-         static_cast<uint64_t>(rank) << 16 | flags << 32;
-}
-
-enum Flag : uint64_t {
-  kConj = 1,
-  kWrapped = 2,
-  kStrided = 4,     // strides follow
-  kViewOfBase = 8,  // offset, strides and the base follow
-  kPartialWrite = 16,
-  kNeg = 32,
-};
 
 // Settings outside the arguments that programs depend on. Elementwise ops multiply no matrices, and
 // asking for the precision costs a lookup by name.

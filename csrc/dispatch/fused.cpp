@@ -49,7 +49,6 @@ struct Pending {
 
 std::array<std::atomic<Pending*>, kMaxDevices> all_pending{};
 std::mutex creation;
-std::array<std::atomic<uint64_t>, kNumCuts> cuts{};
 
 // Leaked: tensors may be freed by Python objects that outlive static destructors.
 Pending& pending_of(int device) {
@@ -75,7 +74,7 @@ void launch_first(Pending& pending, int device, size_t count, Cut why) {
     }
     pending.planner.cut(count);
   }
-  cuts[static_cast<size_t>(why)].fetch_add(1, std::memory_order_relaxed);
+  base::journal::add_cut(why, static_cast<int64_t>(segment.nodes.size()));
   const auto give_back = [&] {
     segment.clear();
     pending.spare = std::move(segment);
@@ -96,12 +95,6 @@ std::atomic<int>& when_cell() {
 
 }  // namespace
 
-const char* to_string(Cut cut) {
-  static constexpr std::array<const char*, kNumCuts> kNames = {
-      "read", "synchronize", "length", "memory", "mode change", "flush"};
-  return kNames[static_cast<size_t>(cut)];
-}
-
 void record_call(Frame& frame, trace::ProgramPtr program, c10::Stack* stack) {
   Pending& pending = pending_of(frame.device);
   trace::TraceNode node;
@@ -118,7 +111,9 @@ void record_call(Frame& frame, trace::ProgramPtr program, c10::Stack* stack) {
     std::unique_lock lock(pending.mutex);
     if (pending.planner.full()) {
       const size_t count = pending.planner.choose();
-      const Cut why = pending.planner.over_budget() ? Cut::kMemory : Cut::kLength;
+      const Cut why = pending.planner.over_budget() ? Cut::kMemoryBudget
+                      : pending.planner.repeats()   ? Cut::kRepetition
+                                                    : Cut::kMaximumLength;
       lock.unlock();
       launch_first(pending, frame.device, count, why);
       continue;
@@ -176,7 +171,7 @@ void set_planner_limits(const trace::PlannerLimits& limits) {
                     "min_nodes must be from 1 to max_nodes, got ", limits.min_nodes);
   TORCH_CHECK_VALUE(limits.max_bytes >= (1 << 20), "max_bytes must be at least 1 MiB, got ",
                     limits.max_bytes);
-  launch_all(Cut::kUser);
+  launch_all(Cut::kUserFlush);
   const int count = pjrt::Runtime::get().device_count();
   for (int device = 0; device < count; ++device) {
     Pending& pending = pending_of(device);
@@ -185,18 +180,8 @@ void set_planner_limits(const trace::PlannerLimits& limits) {
   }
 }
 
-std::vector<uint64_t> cut_counts() {
-  std::vector<uint64_t> out;
-  for (const auto& count : cuts) out.push_back(count.load(std::memory_order_relaxed));
-  return out;
-}
-
-void reset_cut_counts() {
-  for (auto& count : cuts) count.store(0);
-}
-
 void register_fused() {
-  trace::DeviceValue::set_launch([](int device) { launch_pending(device, Cut::kRead); });
+  trace::DeviceValue::set_launch([](int device) { launch_pending(device, Cut::kHostRead); });
   device::set_line_text([](const trace::IssueLine& line) {
     const std::string text = describe(line);
     return text.empty() ? text : " at " + text;

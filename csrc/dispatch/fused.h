@@ -3,27 +3,15 @@
 // while running), another one keeps launches of a device in order.
 #pragma once
 
-#include <string>
-#include <vector>
-
 #include "csrc/base/env.h"
+#include "csrc/base/journal.h"
 #include "csrc/dispatch/frame.h"
 #include "csrc/trace/planner.h"
 #include "csrc/trace/program.h"
 
 namespace torch_tpu::dispatch {
 
-// Why the trace was cut.
-enum class Cut : uint8_t {
-  kRead,         // somebody needs a value: the host, another device, an op that cannot be recorded
-  kSynchronize,  // a synchronize, an event, a question for the memory in use
-  kLength,       // the planner, by content
-  kMemory,       // the planner, over its budget
-  kMode,         // another mode was set
-  kUser,         // torch_tpu.fused.flush()
-};
-inline constexpr int kNumCuts = 6;
-const char* to_string(Cut cut);
+using base::journal::Cut;
 
 // Adds the call to the trace of its device; its results are pending values.
 void record_call(Frame& frame, trace::ProgramPtr program, c10::Stack* stack);
@@ -38,9 +26,6 @@ base::CompileWhen compile_when();
 void set_compile_when(base::CompileWhen when);
 trace::PlannerLimits planner_limits(int device);
 void set_planner_limits(const trace::PlannerLimits& limits);  // of all devices
-
-std::vector<uint64_t> cut_counts();  // by Cut
-void reset_cut_counts();
 
 // Makes pending values launch when they are read. Called once, at import.
 void register_fused();

@@ -5,6 +5,7 @@
 
 #include <c10/util/Exception.h>
 
+#include "csrc/base/journal.h"
 #include "csrc/cache/compile_pool.h"
 #include "csrc/cache/fused_cache.h"
 #include "csrc/device/checks.h"
@@ -17,8 +18,9 @@
 namespace torch_tpu::dispatch {
 namespace {
 
+using base::journal::Kind;
+using base::journal::Span;
 using cache::FusedCache;
-using cache::FusedStats;
 using stablehlo::DType;
 using trace::FusedProgram;
 using State = FusedProgram::State;
@@ -45,15 +47,12 @@ std::exception_ptr named_error(const std::string& call) {
 void compile_fused(const trace::FusedPtr& program) noexcept {
   try {
     const std::string text = trace::lower_fused(*program);
-    program->executable = compile(program->name, text, program->compile_seconds);
-    FusedCache::get().count([&](FusedStats& stats) {
-      ++stats.compiles;
-      stats.compile_seconds += program->compile_seconds;
-    });
+    program->executable = 
+        compile(program->name, program->fingerprint, text, program->compile_seconds);
     program->state.store(State::kReady, std::memory_order_release);
   } catch (const std::exception& error) {
     program->failure = error.what();
-    FusedCache::get().count([](FusedStats& stats) { ++stats.failures; });
+    FusedCache::get().count_failure();
     program->state.store(State::kFailed, std::memory_order_release);
     TORCH_WARN("Fused Eager could not compile ", program->name, " (", program->nodes.size(),
                " ops, the first ", program->nodes.front()->name,
@@ -96,7 +95,10 @@ void Launcher::run(trace::Segment& segment, int device) {
       run_fused(*program, segment, device);
       return;
     }
-    FusedCache::get().count([](FusedStats& stats) { ++stats.replays; });
+    const Span span(Kind::kReplay, program->name, program->fingerprint,
+                    static_cast<int64_t>(segment.nodes.size()));
+    run_singly(segment, device);
+    return;
   }
   run_singly(segment, device);
 }
@@ -120,6 +122,8 @@ std::vector<uint32_t> pack_words(const trace::Segment& segment) {
 }  // namespace
 
 void Launcher::run_fused(FusedProgram& program, trace::Segment& segment, int device) {
+  const Span span(Kind::kLaunch, program.name, program.fingerprint,
+                  static_cast<int64_t>(segment.nodes.size()), program.new_bytes);
   c10::SmallVector<PJRT_Buffer*, 64> args;
   std::vector<trace::ValuePtr> results;
   for (uint32_t k : program.alive) results.push_back(std::move(segment.outputs[k]));
@@ -156,7 +160,6 @@ void Launcher::run_fused(FusedProgram& program, trace::Segment& segment, int dev
     for (const trace::ValuePtr& result : results) result->fail(std::current_exception());
     throw;
   }
-  FusedCache::get().count([](FusedStats& stats) { ++stats.launches; });
   program.runs.fetch_add(1, std::memory_order_relaxed);
   segment.inputs.clear();  // donated memory is counted once, as the result's
   segment.outputs.clear();

@@ -20,7 +20,7 @@ IssueLineHooks line_hooks;  // set while the module is imported, before the firs
 
 base::Mode mode() { return static_cast<base::Mode>(mode_cell().load(std::memory_order_relaxed)); }
 void set_mode(base::Mode next) {
-  if (mode() == base::Mode::kFused && next != base::Mode::kFused) launch_all(Cut::kMode);
+  if (mode() == base::Mode::kFused && next != base::Mode::kFused) launch_all(Cut::kModeChange);
   mode_cell().store(static_cast<int>(next));
 }
 

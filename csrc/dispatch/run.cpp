@@ -2,6 +2,7 @@
 // (fused.cpp). What happens on a cache miss is in build.cpp.
 #include <ATen/core/Tensor.h>
 
+#include "csrc/base/journal.h"
 #include "csrc/cache/program_cache.h"
 #include "csrc/device/checks.h"
 #include "csrc/device/tensor.h"
@@ -14,6 +15,7 @@
 #include "csrc/dispatch/frame.h"
 #include "csrc/dispatch/fused.h"
 #include "csrc/dispatch/masks.h"
+#include "csrc/dispatch/misses.h"
 #include "csrc/dispatch/mode.h"
 #include "csrc/dispatch/record.h"
 #include "csrc/dispatch/results.h"
@@ -21,6 +23,12 @@
 
 namespace torch_tpu::dispatch {
 namespace {
+
+base::journal::Cut why_not_fused(const trace::Program& program) {
+  using base::journal::Cut;
+  if (program.num_counts > 0) return Cut::kDataDependentSize;
+  return program.node ? Cut::kLinalgCheck : Cut::kUnsupportedOp;
+}
 
 void run_now(trace::Program& program, const Frame& frame, Execution& run) {
   for (const TensorRef& ref : frame.tensors) {
@@ -84,6 +92,7 @@ void run_op(const Op& op, c10::Stack* stack) {
     cache::ProgramCache& cache = cache::ProgramCache::get();
     trace::ProgramPtr program = cache.find(frame.key, hash);
     if (!program) {
+      note_miss(frame);
       program = cache.insert(frame.key, hash, build_program(frame));
     }
     if (!program->runnable()) {
@@ -98,6 +107,7 @@ void run_op(const Op& op, c10::Stack* stack) {
       record_call(frame, std::move(program), stack);
       return;
     }
+    if (fused) launch_pending(frame.device, why_not_fused(*program));
     Execution run;
     if (eager == base::Mode::kDebug) {
       DebugCall record(frame);

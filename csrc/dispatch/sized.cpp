@@ -11,6 +11,7 @@
 #include <ATen/ops/zeros.h>
 #include <torch/library.h>
 
+#include "csrc/base/journal.h"
 #include "csrc/device/tensor.h"
 #include "csrc/dispatch/op.h"
 
@@ -35,10 +36,17 @@ struct Bounds {
   int64_t low, high;
 };
 
+// Waits for numbers that say how large a result will be.
+at::Tensor read_sizes(const at::Tensor& numbers) {
+  const base::journal::Span span(base::journal::Kind::kHostRead, "size of a result", 0, 0,
+                                 static_cast<int64_t>(numbers.nbytes()));
+  return device::download(numbers);
+}
+
 // The smallest and largest element, in one read.
 Bounds bounds_of(const at::Tensor& self) {
   const auto [low, high] = at::aminmax(self);
-  const at::Tensor read = device::download(at::stack({low, high})).to(at::kLong);
+  const at::Tensor read = read_sizes(at::stack({low, high})).to(at::kLong);
   return {read.const_data_ptr<int64_t>()[0], read.const_data_ptr<int64_t>()[1]};
 }
 
@@ -67,7 +75,7 @@ at::Tensor repeat_interleave(const at::Tensor& repeats, std::optional<int64_t> o
   if (repeats.numel() == 0) return at::empty({0}, repeats.options());
   if (output_size) return run("aten::repeat_interleave.Tensor", {repeats, *output_size});
   const at::Tensor wide = repeats.to(at::kLong);
-  const at::Tensor read = device::download(at::stack({wide.min(), wide.sum()}));
+  const at::Tensor read = read_sizes(at::stack({wide.min(), wide.sum()}));
   TORCH_CHECK(read.const_data_ptr<int64_t>()[0] >= 0, "repeats can not be negative");
   const int64_t size = read.const_data_ptr<int64_t>()[1];
   if (size == 0) return at::empty({0}, repeats.options());

@@ -53,6 +53,7 @@ struct FusedProgram final : public c10::intrusive_ptr_target {
   pjrt::LoadedExecutable executable;
   std::string failure;
   double compile_seconds = 0;
+  Program::Origin origin = Program::Origin::kCompiled;
 
   std::atomic<State> state{State::kSeen};
   std::atomic<uint64_t> sights{0};

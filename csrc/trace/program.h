@@ -76,8 +76,11 @@ struct Program final : public c10::intrusive_ptr_target {
   std::once_flag compile_once;
   std::atomic<bool> compiled{false};
 
+  enum class Origin : uint8_t { kCompiled, kDisk, kPack };
+  Origin origin = Origin::kCompiled;
+  uint64_t fingerprint = 0;  // of its text
   double compile_seconds = 0;
-  std::atomic<uint64_t> runs{0};
+  mutable std::atomic<uint64_t> runs{0};
 };
 
 using ProgramPtr = c10::intrusive_ptr<Program>;

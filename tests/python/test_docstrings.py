@@ -11,6 +11,8 @@ import torch_tpu
 
 MODULES = [
     "torch_tpu",
+    "torch_tpu._explain",
+    "torch_tpu._explain.collect",
     "torch_tpu._modes",
     "torch_tpu._safetensors_header",
     "torch_tpu._stats",

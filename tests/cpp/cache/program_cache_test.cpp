@@ -97,6 +97,45 @@ TEST(ProgramCache, ThreadsShareIt) {
   EXPECT_EQ(cache.stats().hits + cache.stats().misses, 8000u);
 }
 
+TEST(ProgramCache, TellsAboutItsPrograms) {
+  ProgramCache cache(100);
+  const trace::Key key = key_of(1, 1);
+  cache.insert(key, key.hash(), program("good"));
+  cache.find(key, key.hash());
+  cache.find(key, key.hash())->runs = 3;
+  auto refused = program("bad");
+  refused->refusal = "not for these arguments";
+  cache.insert(key_of(2, 2), 2, refused);
+  auto resizes = program("only resizes its output: no program");
+  resizes->resizes.emplace_back();
+  cache.insert(key_of(3, 3), 3, resizes);
+  std::vector<ProgramInfo> infos = cache.programs();
+  ASSERT_EQ(infos.size(), 2u);
+  if (infos[0].name == "bad") std::swap(infos[0], infos[1]);
+  EXPECT_EQ(infos[0].name, "good");
+  EXPECT_EQ(infos[0].hits, 2u);
+  EXPECT_EQ(infos[0].runs, 3u);
+  EXPECT_EQ(infos[0].state, ProgramInfo::State::kReady);
+  EXPECT_EQ(memory_of(infos[0]).argument_bytes, 0);  // it has no executable
+  EXPECT_EQ(infos[1].state, ProgramInfo::State::kFailed);
+  EXPECT_EQ(infos[1].reason, "not for these arguments");
+}
+
+TEST(ProgramInfo, OtherKeepersAreAskedToo) {
+  const size_t before = all_programs().size();
+  add_program_source([] {
+    ProgramInfo info;
+    info.name = "fused";
+    info.fused = true;
+    info.state = ProgramInfo::State::kCompiling;
+    return std::vector<ProgramInfo>{info};
+  });
+  const std::vector<ProgramInfo> infos = all_programs();
+  ASSERT_EQ(infos.size(), before + 1);
+  EXPECT_TRUE(infos.back().fused);
+  EXPECT_STREQ(name(infos.back().state), "compiling");
+}
+
 TEST(Key, TextAndShapesAreCompared) {
   trace::Key a, b, c;
   a.add_text("mean");

@@ -1,0 +1,28 @@
+// The words of a key that are not plain numbers: written by frame.cpp, read again by key_text.cpp.
+#pragma once
+
+#include <cstdint>
+
+#include "csrc/trace/node.h"
+
+namespace torch_tpu::dispatch {
+
+// Words that stand for the absence of something; no shape or count takes this value.
+constexpr uint64_t kNoneWord = ~uint64_t{0};
+
+inline uint64_t tensor_word(trace::TensorArg::Form form, c10::ScalarType dtype, size_t rank,
+                            uint64_t flags) {
+  return static_cast<uint64_t>(form) | static_cast<uint64_t>(dtype) << 8 |
+         static_cast<uint64_t>(rank) << 16 | flags << 32;
+}
+
+enum Flag : uint64_t {
+  kConj = 1,
+  kWrapped = 2,
+  kStrided = 4,     // strides follow
+  kViewOfBase = 8,  // offset, strides and the base follow
+  kPartialWrite = 16,
+  kNeg = 32,
+};
+
+}  // namespace torch_tpu::dispatch

@@ -1,0 +1,35 @@
+// Calls for which there was no program yet, each with the nearest call before it: what was
+// different is why it had to be compiled. Only the keys are kept; they are put in words when asked
+// for.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "csrc/dispatch/frame.h"
+#include "csrc/dispatch/key_text.h"
+
+namespace torch_tpu::dispatch {
+
+// On a miss, before the program is built.
+void note_miss(const Frame& frame) noexcept;
+
+struct Miss {
+  std::string op;
+  std::string where;  // the Python line, or ""
+  int64_t time_ns = 0;
+  bool first = false;     // the first call of this op: nothing to compare with
+  bool readable = true;   // whether the keys could be put in words
+  Difference difference;  // empty when `first`
+  std::string text;       // the difference in words
+  std::string signature;  // the call: "float32[8, 128], float32[128], dim=1"
+};
+
+// The newest misses, oldest first.
+std::vector<Miss> misses();
+// How many there were, also those no longer kept.
+uint64_t num_misses() noexcept;
+void reset_misses() noexcept;
+
+}  // namespace torch_tpu::dispatch
