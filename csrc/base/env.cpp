@@ -1,11 +1,14 @@
 // The table of TORCH_TPU_* variables and their parsers.
 #include "csrc/base/env.h"
 
+#include <algorithm>
 #include <charconv>
 #include <cstdlib>
 #include <limits>
 #include <stdexcept>
 #include <string_view>
+
+#include <unistd.h>
 
 namespace torch_tpu::base {
 namespace {
@@ -20,6 +23,9 @@ enum Index {
   kMemoryLimit,
   kDump,
   kCacheSize,
+  kCacheDir,
+  kCacheBytes,
+  kPack,
   kCount
 };
 
@@ -55,6 +61,35 @@ int64_t int_between(Index index, int64_t low, int64_t high) {
   return result;
 }
 
+int64_t bytes_of(Index index) {
+  const std::string value = value_of(index);
+  std::string_view digits = value;
+  int shift = 0;
+  switch (digits.back()) {  // never empty: the default is a number
+    case 'K':
+    case 'k':
+      shift = 10;
+      break;
+    case 'M':
+    case 'm':
+      shift = 20;
+      break;
+    case 'G':
+    case 'g':
+      shift = 30;
+      break;
+    default:
+      break;
+  }
+  if (shift != 0) digits.remove_suffix(1);
+  int64_t bytes = 0;
+  if (!parse_int(digits, bytes) || bytes < 0 ||
+      bytes > (std::numeric_limits<int64_t>::max() >> shift)) {
+    reject(index, value);
+  }
+  return bytes << shift;
+}
+
 bool is_on(std::string_view v) { return v == "1" || v == "true" || v == "on"; }
 bool is_off(std::string_view v) { return v == "0" || v == "false" || v == "off"; }
 
@@ -82,8 +117,14 @@ const std::vector<EnvVar>& env_table() {
        "Writes the StableHLO of every compiled program into this folder."},
       {"TORCH_TPU_CACHE_SIZE", "int", "an integer from 1 to 1000000000", "16384",
        "Most compiled programs kept in memory."},
+      {"TORCH_TPU_CACHE_DIR", "path", "a folder, or off", "~/.cache/torch_tpu",
+       "Where compiled programs are kept between runs (in $XDG_CACHE_HOME where that is set)."},
+      {"TORCH_TPU_CACHE_BYTES", "bytes", "a number of bytes with an optional suffix K, M or G",
+       "2G", "Most bytes kept there; what was not used for longest goes first. 0 means no bound."},
+      {"TORCH_TPU_PACK", "path", "files written by torch-tpu precompile, separated by ':'", "",
+       "Packs of compiled programs, looked into before the folder."},
   };
-  static_assert(kCount == 9, "one row per Index");
+  static_assert(kCount == 12, "one row per Index");
   return table;
 }
 
@@ -134,38 +175,52 @@ bool env_debug_nans() {
   reject(kDebugNans, value);
 }
 
-int64_t env_memory_limit() {
-  const std::string value = value_of(kMemoryLimit);
-  std::string_view digits = value;
-  int shift = 0;
-  switch (digits.back()) {  // never empty: the default is "0"
-    case 'K':
-    case 'k':
-      shift = 10;
-      break;
-    case 'M':
-    case 'm':
-      shift = 20;
-      break;
-    case 'G':
-    case 'g':
-      shift = 30;
-      break;
-    default:
-      break;
-  }
-  if (shift != 0) digits.remove_suffix(1);
-  int64_t bytes = 0;
-  if (!parse_int(digits, bytes) || bytes < 0 ||
-      bytes > (std::numeric_limits<int64_t>::max() >> shift)) {
-    reject(kMemoryLimit, value);
-  }
-  return bytes << shift;
-}
+int64_t env_memory_limit() { return bytes_of(kMemoryLimit); }
 
 std::string env_dump() { return value_of(kDump); }
 
 int64_t env_cache_size() { return int_between(kCacheSize, 1, 1000000000); }
+
+std::string env_cache_dir() {
+  std::string value = value_of(kCacheDir);
+  if (is_off(value)) return "";
+  const char* home = std::getenv("HOME");
+  const bool has_home = home != nullptr && *home == '/';
+  const char* given = std::getenv(row(kCacheDir).name);
+  if (given == nullptr || *given == '\0') {
+    const char* xdg = std::getenv("XDG_CACHE_HOME");
+    if (xdg != nullptr && *xdg == '/') return std::string(xdg) + "/torch_tpu";
+  }
+  if (value.starts_with("~/")) return has_home ? home + value.substr(1) : "";
+  if (value.starts_with("/")) return value;
+  char* here = getcwd(nullptr, 0);
+  if (here == nullptr) return "";
+  const std::string folder = std::string(here) + "/" + value;
+  std::free(here);
+  return folder;
+}
+
+int64_t env_cache_bytes() { return bytes_of(kCacheBytes); }
+
+std::vector<std::string> env_packs() {
+  std::vector<std::string> files;
+  const std::string value = value_of(kPack);
+  for (size_t at = 0; at < value.size();) {
+    const size_t end = std::min(value.find(':', at), value.size());
+    if (end > at) files.push_back(value.substr(at, end - at));
+    at = end + 1;
+  }
+  return files;
+}
+
+std::string env_compiler_flags() {
+  std::string flags;
+  for (const char* name : {"XLA_FLAGS", "LIBTPU_INIT_ARGS"}) {
+    const char* value = std::getenv(name);
+    if (value != nullptr && *value != '\0') flags += std::string(name) + "=" + value + "\n";
+  }
+  return flags;
+}
 
 const char* to_string(Mode mode) noexcept {
   switch (mode) {

@@ -41,6 +41,16 @@ int64_t env_memory_limit();  // TORCH_TPU_MEMORY_LIMIT: bytes, 0 = none
 std::string env_dump();      // TORCH_TPU_DUMP: folder, empty = off
 int64_t env_cache_size();    // TORCH_TPU_CACHE_SIZE: programs in memory
 
+// TORCH_TPU_CACHE_DIR: absolute; empty when it is "off", or when the default is wanted and there is
+// no home to put it in.
+std::string env_cache_dir();
+int64_t env_cache_bytes();             // TORCH_TPU_CACHE_BYTES: bytes on disk, 0 = no bound
+std::vector<std::string> env_packs();  // TORCH_TPU_PACK: files
+
+// What the compilers themselves read (XLA_FLAGS, LIBTPU_INIT_ARGS): "NAME=value" lines, since
+// programs depend on it.
+std::string env_compiler_flags();
+
 // The names as the user writes them ("debug", "warn", ...).
 const char* to_string(Mode mode) noexcept;
 const char* to_string(Fallback fallback) noexcept;

@@ -36,9 +36,9 @@ trace::ProgramPtr ProgramCache::find(const trace::Key& key, uint64_t hash) {
 }
 
 trace::ProgramPtr ProgramCache::insert(const trace::Key& key, uint64_t hash,
-                                       trace::ProgramPtr program) {
+                                       trace::ProgramPtr program, bool compiled) {
   std::lock_guard lock(mutex_);
-  if (program->executable) {
+  if (compiled && program->executable) {
     ++stats_.compiles;
     stats_.compile_seconds += program->compile_seconds;
   }

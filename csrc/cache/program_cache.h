@@ -29,8 +29,10 @@ class ProgramCache {
 
   // Null on a miss.
   trace::ProgramPtr find(const trace::Key& key, uint64_t hash);
-  // Two threads may build the same program; the first one in wins and is returned.
-  trace::ProgramPtr insert(const trace::Key& key, uint64_t hash, trace::ProgramPtr program);
+  // Two threads may build the same program; the first one in wins and is returned. `compiled`: here
+  // and now, not taken from disk.
+  trace::ProgramPtr insert(const trace::Key& key, uint64_t hash, trace::ProgramPtr program,
+                           bool compiled = true);
   void clear();
   CacheStats stats();
   void reset_stats();

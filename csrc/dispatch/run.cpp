@@ -14,6 +14,7 @@
 #include "csrc/dispatch/frame.h"
 #include "csrc/dispatch/masks.h"
 #include "csrc/dispatch/mode.h"
+#include "csrc/dispatch/persist.h"
 #include "csrc/dispatch/record.h"
 #include "csrc/dispatch/results.h"
 #include "csrc/dispatch/scalar_pool.h"
@@ -121,9 +122,7 @@ void run_op(const Op& op, c10::Stack* stack) {
     const uint64_t hash = frame.key.hash();
     cache::ProgramCache& cache = cache::ProgramCache::get();
     trace::ProgramPtr program = cache.find(frame.key, hash);
-    if (!program) {
-      program = cache.insert(frame.key, hash, build_program(frame));
-    }
+    if (!program) program = load_or_build(frame, hash);
     if (!program->runnable()) {
       if (program->refusal.empty()) {
         apply_resizes(program->resizes, frame);

@@ -1,0 +1,131 @@
+#include "csrc/cache/program_store.h"
+
+#include <chrono>
+
+#include <c10/util/Exception.h>
+
+#include "csrc/base/env.h"
+#include "csrc/cache/program_file.h"
+
+namespace torch_tpu::cache {
+namespace {
+
+Words words_of(const trace::Key& key) { return {key.data(), key.size()}; }
+
+}  // namespace
+
+ProgramStore& ProgramStore::get() {
+  static auto* store = new ProgramStore();
+  return *store;
+}
+
+void ProgramStore::open_packs() {
+  std::call_once(packs_opened_, [this] {
+    for (const std::string& path : base::env_packs()) {
+      // A pack that does not fit must not stop the program: it only starts slower.
+      try {
+        load_pack(path);
+      } catch (const std::exception& error) {
+        TORCH_WARN("TORCH_TPU_PACK: ", error.what());
+      }
+    }
+  });
+}
+
+size_t ProgramStore::load_pack(const std::string& path) {
+  auto pack = std::make_shared<const Pack>(Pack::open(path, Fingerprint::current()));
+  const std::lock_guard lock(mutex_);
+  packs_.push_back(pack);
+  return pack->size();
+}
+
+std::optional<std::string> ProgramStore::find(Words words, bool& from_pack) {
+  open_packs();
+  std::vector<std::shared_ptr<const Pack>> packs;
+  {
+    const std::lock_guard lock(mutex_);
+    packs = packs_;
+  }
+  from_pack = true;
+  for (const auto& pack : packs) {
+    if (auto blob = pack->load(words)) return blob;
+  }
+  from_pack = false;
+  DiskCache* disk = DiskCache::get();
+  return disk == nullptr ? std::nullopt : disk->load(words);
+}
+
+trace::ProgramPtr ProgramStore::load(const trace::Key& key) {
+  const auto start = std::chrono::steady_clock::now();
+  const Words words = words_of(key);
+  bool from_pack = false;
+  const std::optional<std::string> blob = find(words, from_pack);
+  if (!blob) return {};
+  trace::ProgramPtr program;
+  try {
+    program = decode_program(*blob);
+  } catch (const std::exception& error) {
+    if (!from_pack) DiskCache::get()->drop(words, error.what());
+    return {};
+  }
+  record(words, *blob);
+  const std::lock_guard lock(mutex_);
+  ++stats_.loads;
+  if (from_pack) ++stats_.pack_loads;
+  stats_.saved_seconds += program->compile_seconds;
+  stats_.load_seconds +=
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return program;
+}
+
+void ProgramStore::store(const trace::Key& key, const trace::Program& program) noexcept {
+  try {
+    DiskCache* disk = DiskCache::get();
+    {
+      const std::lock_guard lock(mutex_);
+      if (disk == nullptr && !recording_) return;
+    }
+    const std::optional<std::string> blob = encode_program(program);
+    if (!blob) return;
+    record(words_of(key), *blob);
+    if (disk != nullptr) disk->store(words_of(key), *blob);
+  } catch (...) {
+    // A plugin that cannot serialize, or no memory: the program is only not kept.
+  }
+}
+
+void ProgramStore::record(Words words, std::string_view blob) {
+  const std::lock_guard lock(mutex_);
+  if (recording_) recorded_.try_emplace({words.begin(), words.end()}, blob);
+}
+
+void ProgramStore::start_record() {
+  const std::lock_guard lock(mutex_);
+  recording_ = true;
+}
+
+size_t ProgramStore::write_record(const std::string& path) {
+  const Fingerprint& fingerprint = Fingerprint::current();
+  const base::Digest digest = fingerprint.digest();
+  std::vector<std::string> entries;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [words, blob] : recorded_) {
+      entries.push_back(encode_entry(digest, words, blob));
+    }
+    recording_ = false;
+    recorded_.clear();
+  }
+  write_pack(path, fingerprint, entries);
+  return entries.size();
+}
+
+StoreStats ProgramStore::stats() {
+  // Asking must not start the client.
+  const std::lock_guard lock(mutex_);
+  StoreStats stats = stats_;
+  if (DiskCache* disk = DiskCache::if_started()) stats.disk = disk->stats();
+  return stats;
+}
+
+}  // namespace torch_tpu::cache
