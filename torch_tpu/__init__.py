@@ -65,6 +65,7 @@ try:
 
         register()
         from torch_tpu._modes import get_mode, mode, set_mode
+        from torch_tpu._packs import load_pack, record_pack
         from torch_tpu._stats import FallbackUse, clear_programs, coverage, stats
 except Exception as error:
     if not _autoloading:
@@ -80,7 +81,9 @@ __all__ = [
     "coverage",
     "debug",
     "get_mode",
+    "load_pack",
     "mode",
+    "record_pack",
     "safetensors",
     "set_mode",
     "stats",

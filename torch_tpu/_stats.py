@@ -16,16 +16,18 @@ class FallbackUse(NamedTuple):
 
 def stats() -> dict[str, Any]:
     """Counts of the program cache: ``hits`` and ``misses`` (their sum is the programs run),
-    ``programs`` in memory, ``compiles``, ``evictions`` and ``compile_seconds``.
+    ``programs`` in memory, ``compiles``, ``evictions`` and ``compile_seconds``; and ``disk``, what
+    came from and went to the folder of programs and packs: ``loads`` (programs that need not be
+    compiled), ``load_seconds``, ``saved_seconds`` (what compiling them took once), ``stores``, ...
 
     >>> import torch_tpu
     >>> before = torch_tpu.stats()["compiles"]
     """
-    return dict(_C._program_stats())
+    return {**_C._program_stats(), "disk": _C._store_stats()}
 
 
 def clear_programs() -> None:
-    """Drops all compiled programs from memory; they are compiled again when needed.
+    """Drops all compiled programs from memory. What is needed again comes from disk, or is compiled.
 
     >>> import torch_tpu
     >>> torch_tpu.clear_programs()

@@ -45,5 +45,6 @@ PYBIND11_MODULE(_C, m) {
   bindings::bind_device(m);
   bindings::bind_dispatch(m);
   bindings::bind_decompose(m);
+  bindings::bind_cache(m);
   bindings::bind_topology(m);
 }

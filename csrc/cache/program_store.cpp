@@ -59,6 +59,7 @@ trace::ProgramPtr ProgramStore::load(const trace::Key& key) {
   const auto start = std::chrono::steady_clock::now();
   const Words words = words_of(key);
   bool from_pack = false;
+  if (!base::env_dump().empty()) return {};  // who wants to see the text wants all of it
   const std::optional<std::string> blob = find(words, from_pack);
   if (!blob) return {};
   trace::ProgramPtr program;
@@ -104,6 +105,12 @@ void ProgramStore::start_record() {
   recording_ = true;
 }
 
+void ProgramStore::drop_record() {
+  const std::lock_guard lock(mutex_);
+  recording_ = false;
+  recorded_.clear();
+}
+
 size_t ProgramStore::write_record(const std::string& path) {
   const Fingerprint& fingerprint = Fingerprint::current();
   const base::Digest digest = fingerprint.digest();
@@ -113,9 +120,8 @@ size_t ProgramStore::write_record(const std::string& path) {
     for (const auto& [words, blob] : recorded_) {
       entries.push_back(encode_entry(digest, words, blob));
     }
-    recording_ = false;
-    recorded_.clear();
   }
+  drop_record();
   write_pack(path, fingerprint, entries);
   return entries.size();
 }

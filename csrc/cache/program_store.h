@@ -39,6 +39,7 @@ class ProgramStore {
   // From here on keeps a copy of every program used; write_record() writes them into a pack.
   void start_record();
   size_t write_record(const std::string& path);
+  void drop_record();
 
   StoreStats stats();
 
