@@ -47,6 +47,14 @@ def _backward(function: Callable[[Tensor], Tensor]) -> Callable[[Tensor], object
     return call
 
 
+def _with_copy(function: Callable[[Tensor, Tensor], object]) -> Callable[[Tensor], object]:
+    return lambda x: function(x, x.clone())
+
+
+def _to(dtype: torch.dtype) -> Callable[[Tensor], object]:
+    return lambda x: x.to(dtype)
+
+
 UNARY: dict[str, Callable[[Tensor], object]] = {
     "neg": torch.neg,
     "abs": torch.abs,
@@ -122,7 +130,7 @@ def _elementwise() -> Iterator[Case]:
             for name, call in unary.items():
                 yield Case(name, dtype, shape, call)
             for name, binary in BINARY.items():
-                yield Case(name, dtype, shape, lambda x, f=binary: f(x, x.clone()))
+                yield Case(name, dtype, shape, _with_copy(binary))
     for dtype in FLOATS:
         for shape in SHAPES:
             floats = {**WITH_NUMBER_FLOAT, **(REDUCE_FLOAT if shape else {})}
@@ -154,8 +162,7 @@ def _types() -> Iterator[Case]:
             if source == target:
                 continue
             for shape in SHAPES:
-                to = getattr(torch, target)
-                yield Case("to", source, shape, lambda x, to=to: x.to(to))
+                yield Case("to", source, shape, _to(getattr(torch, target)))
 
 
 def cases() -> list[Case]:

@@ -27,7 +27,7 @@ def stats() -> dict[str, Any]:
 
 
 def clear_programs() -> None:
-    """Drops all compiled programs from memory. What is needed again comes from disk, or is compiled.
+    """Drops all compiled programs from memory. What is needed again comes from disk or is compiled.
 
     >>> import torch_tpu
     >>> torch_tpu.clear_programs()
