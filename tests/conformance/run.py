@@ -83,6 +83,7 @@ class Worker:
 
     def start(self) -> subprocess.Popen[str]:
         env = dict(os.environ, OMP_NUM_THREADS="1", TORCH_TPU_FALLBACK="silent")
+        env.setdefault("TORCH_TPU_CACHE_DIR", str(ROOT / "build" / "test-cache"))
         env["PYTHONPATH"] = f"{ROOT}:{ROOT / 'tests'}:{env.get('PYTHONPATH', '')}"
         return subprocess.Popen(
             [sys.executable, "-m", "conformance.worker"],

@@ -103,7 +103,8 @@ def test_settings_that_programs_depend_on(tmp_path: Path) -> None:
         import json, torch, torch_tpu
         torch.set_float32_matmul_precision("{}")
         a = torch.ones(4, 4, device="tpu")
-        print(json.dumps({{"sum": (a @ a).sum().item(), "compiles": torch_tpu.stats()["compiles"]}}))
+        (a @ a).sum().item()
+        print(json.dumps({{"compiles": torch_tpu.stats()["compiles"]}}))
     """
     assert run(tmp_path / "c", code.format("highest"))["compiles"] > 0
     assert run(tmp_path / "c", code.format("medium"))["compiles"] > 0

@@ -19,10 +19,10 @@ from pathlib import Path
 
 FILL = """
 import json, torch, torch_tpu
-x = torch.arange(48.0).to("tpu")
+x = torch.arange(24.0).to("tpu")
 print("ready", flush=True)
 values = []
-for n in range(1, 49):
+for n in range(1, 25):
     for f in (torch.exp, torch.neg, lambda v: v + v, lambda v: v.sum(), torch.sigmoid):
         values.append(f(x[:n]).sum().item())
 print(json.dumps({"values": values, "stats": torch_tpu.stats()}), flush=True)
@@ -62,7 +62,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as top:
         folder = Path(top) / "cache"
         for round_ in range(args.times):
-            if round_ % 5 == 0:  # an empty folder again, so that there is something to write
+            if round_ % 2 == 0:  # an empty folder again, so that there is something to write
                 folder = Path(top) / f"cache{round_}"
             processes = [start(folder) for _ in range(args.processes)]
             victim = processes.pop(rng.randrange(len(processes)))
