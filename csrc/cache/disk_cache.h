@@ -45,6 +45,8 @@ class DiskCache {
   void store(Words words, std::string_view blob) noexcept;
   // The same for an entry already encoded for this fingerprint.
   void store_entry(Words words, std::string_view entry) noexcept;
+  // For this process, with a warning.
+  void turn_off(const std::string& problem);
   // An entry whose contents turned out to be of no use.
   void drop(Words words, const std::string& why) noexcept;
 
@@ -67,7 +69,6 @@ class DiskCache {
   bool write(const Folders& at, const std::string& name, std::string_view bytes);
   void write_description(const Folders& at);
   void damaged(const std::string& name, const std::string& why);
-  void turn_off(const std::string& problem);
   bool time_to_evict(size_t bytes) const;
   template <typename Change>
   void count(Change change) {

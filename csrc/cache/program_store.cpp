@@ -6,6 +6,7 @@
 
 #include "csrc/base/env.h"
 #include "csrc/cache/program_file.h"
+#include "csrc/pjrt/error.h"
 
 namespace torch_tpu::cache {
 namespace {
@@ -66,7 +67,13 @@ trace::ProgramPtr ProgramStore::load(const trace::Key& key) {
   try {
     program = decode_program(*blob);
   } catch (const std::exception& error) {
-    if (!from_pack) DiskCache::get()->drop(words, error.what());
+    if (from_pack) return {};
+    const auto* answer = dynamic_cast<const pjrt::Error*>(&error);
+    if (answer != nullptr && answer->is_unimplemented()) {
+      DiskCache::get()->turn_off("the plugin cannot load stored programs.");
+    } else if (answer == nullptr || !answer->is_out_of_memory()) {
+      DiskCache::get()->drop(words, error.what());
+    }
     return {};
   }
   record(words, *blob);

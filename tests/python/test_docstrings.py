@@ -11,9 +11,12 @@ import torch_tpu
 
 MODULES = [
     "torch_tpu",
+    "torch_tpu._common_ops",
     "torch_tpu._modes",
+    "torch_tpu._packs",
     "torch_tpu._safetensors_header",
     "torch_tpu._stats",
+    "torch_tpu.cli._common",
     "torch_tpu.debug",
     "torch_tpu.safetensors",
     "torch_tpu.tpu",
