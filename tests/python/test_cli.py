@@ -193,6 +193,9 @@ def test_errors_have_no_traceback(tmp_path: Path) -> None:
         (("precompile", "none.py", "-o", tmp_path / "x"), tmp_path / "c", "no script none.py"),
         (("cache", "export", tmp_path / "no/x"), tmp_path / "c", "cannot be written"),
     ]
+    bad = command("cache", "info", cache=tmp_path, TORCH_TPU_CACHE_BYTES="2T")
+    assert bad.returncode == 1
+    assert "torch-tpu: [TORCH_TPU_CACHE_BYTES] expected" in bad.stderr
     for arguments, cache, message in cases:
         done = command(*arguments, cache=cache)
         assert done.returncode == 1, arguments

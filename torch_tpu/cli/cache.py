@@ -74,10 +74,7 @@ def folder() -> Path:
     """The folder of programs; raises when it is off."""
     from torch_tpu import _C
 
-    try:
-        path = _C._cache_dir()
-    except ValueError as error:
-        raise CommandError(str(error)) from error
+    path = _C._cache_dir()
     if not path:
         raise CommandError(
             "the disk cache is off: TORCH_TPU_CACHE_DIR says so, or there is no HOME to keep it in"
@@ -112,7 +109,10 @@ def _info(args: argparse.Namespace) -> int:
     from torch_tpu import _C
 
     root = folder()
-    bound = _C._cache_bytes()
+    try:
+        bound = _C._cache_bytes()
+    except ValueError as error:
+        raise CommandError(str(error)) from error
     found = namespaces(root)
     total = sum(one.bytes for one in found)
     data = {
@@ -168,15 +168,15 @@ def _clear(args: argparse.Namespace) -> int:
 
 def _remove_if_empty(home: Path) -> None:
     """Without programs and without a writer at work."""
-    rest = [path for path in home.iterdir() if path.name != "namespace.json"]
     old = time.time() - 3600
-    if any(not p.name.startswith("tmp-") or p.stat().st_mtime > old for p in rest):
-        return
-    for path in home.iterdir():
-        path.unlink(missing_ok=True)
     try:
+        rest = [path for path in home.iterdir() if path.name != "namespace.json"]
+        if any(not p.name.startswith("tmp-") or p.stat().st_mtime > old for p in rest):
+            return
+        for path in home.iterdir():
+            path.unlink(missing_ok=True)
         home.rmdir()
-    except OSError:  # somebody has just written into it
+    except OSError:  # somebody writes into it just now
         return
 
 
