@@ -68,6 +68,7 @@ try:
         from torch_tpu._explain import Explanation, explain
         from torch_tpu._modes import get_mode, mode, set_mode
         from torch_tpu._stats import FallbackUse, clear_programs, coverage, reset_stats, stats
+        from torch_tpu._packs import load_pack, record_pack
 except Exception as error:
     if not _autoloading:
         raise
@@ -85,8 +86,10 @@ __all__ = [
     "fused",
     "explain",
     "get_mode",
+    "load_pack",
     "mode",
     "reset_stats",
+    "record_pack",
     "safetensors",
     "set_mode",
     "stats",

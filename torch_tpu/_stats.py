@@ -17,26 +17,7 @@ class FallbackUse(NamedTuple):
 def stats() -> dict[str, Any]:
     """Counts since the process began, or since :func:`reset_stats`. Seconds are those of the host.
 
-    ======================================  =====================================================
-    ``hits``, ``misses``                    lookups of a single op's program; a miss builds it
-    ``programs``                            in memory now
-    ``compiles``, ``compile_seconds``       programs compiled, of any kind
-    ``background_compiles``                 those of them that nobody waited for
-    ``compile_failures``                    programs the compiler refused
-    ``disk_hits``                           programs loaded instead of compiled
-    ``evictions``                           programs dropped to make room
-    ``launches``                            programs run, of any kind
-    ``fused_launches``                      those of more than one op
-    ``replays``                             traces run as single ops, for want of a program
-    ``cuts``                                ends of traces, by reason
-    ``host_reads``, ``host_read_seconds``,  reads of device memory by the host (``item()``,
-    ``host_read_bytes``                     ``cpu()``, sizes that depend on data), waiting included
-    ``uploads``, ``upload_seconds``,        copies from the host to a device
-    ``upload_bytes``
-    ``fallback_calls``,                     calls that ran on the CPU, transfers included
-    ``fallback_seconds``
-    ======================================  =====================================================
-
+    ======================================  ==============================================
     >>> import torch_tpu
     >>> before = torch_tpu.stats()["compiles"]
     """
@@ -62,6 +43,8 @@ def stats() -> dict[str, Any]:
         "upload_bytes": kinds["upload"]["bytes"],
         "fallback_calls": sum(calls for calls, _ in fallbacks),
         "fallback_seconds": sum(seconds for _, seconds in fallbacks),
+        "fused": _C._fused_counts(),
+        "disk": _C._store_stats(),
     }
 
 
@@ -80,7 +63,7 @@ def reset_stats() -> None:
 
 
 def clear_programs() -> None:
-    """Drops all compiled programs from memory; they are compiled again when needed.
+    """Drops all compiled programs from memory. What is needed again comes from disk or is compiled.
 
     >>> import torch_tpu
     >>> torch_tpu.clear_programs()

@@ -9,6 +9,8 @@
 #include <string_view>
 #include <thread>
 
+#include <unistd.h>
+
 namespace torch_tpu::base {
 namespace {
 
@@ -28,6 +30,9 @@ enum Index {
   kFusedMaxBytes,
   kCompileThreads,
   kExplain,
+  kCacheDir,
+  kCacheBytes,
+  kPack,
   kCount
 };
 
@@ -61,6 +66,35 @@ int64_t int_between(Index index, int64_t low, int64_t high) {
   int64_t result = 0;
   if (!parse_int(value, result) || result < low || result > high) reject(index, value);
   return result;
+}
+
+int64_t bytes_of(Index index) {
+  const std::string value = value_of(index);
+  std::string_view digits = value;
+  int shift = 0;
+  switch (digits.back()) {  // never empty: the default is a number
+    case 'K':
+    case 'k':
+      shift = 10;
+      break;
+    case 'M':
+    case 'm':
+      shift = 20;
+      break;
+    case 'G':
+    case 'g':
+      shift = 30;
+      break;
+    default:
+      break;
+  }
+  if (shift != 0) digits.remove_suffix(1);
+  int64_t bytes = 0;
+  if (!parse_int(digits, bytes) || bytes < 0 ||
+      bytes > (std::numeric_limits<int64_t>::max() >> shift)) {
+    reject(index, value);
+  }
+  return bytes << shift;
 }
 
 bool is_on(std::string_view v) { return v == "1" || v == "true" || v == "on"; }
@@ -104,8 +138,14 @@ const std::vector<EnvVar>& env_table() {
        "Threads that compile in the background; 0 means half of the processors, at most 4."},
       {"TORCH_TPU_EXPLAIN", "bool or path", "0, 1, or a file ending in .html, .json or .txt", "0",
        "Writes torch_tpu.explain() when the process ends: into a file, or (1) to the terminal."},
+      {"TORCH_TPU_CACHE_DIR", "path", "a folder, or off", "~/.cache/torch_tpu",
+       "Where compiled programs are kept between runs (in $XDG_CACHE_HOME where that is set)."},
+      {"TORCH_TPU_CACHE_BYTES", "bytes", "a number of bytes with an optional suffix K, M or G",
+       "2G", "Most bytes kept there; what was not used for longest goes first. 0 means no bound."},
+      {"TORCH_TPU_PACK", "path", "files written by torch-tpu precompile, separated by ':'", "",
+       "Packs of compiled programs, looked into before the folder."},
   };
-  static_assert(kCount == 15, "one row per Index");
+  static_assert(kCount == 18, "one row per Index");
   return table;
 }
 
@@ -156,39 +196,6 @@ bool env_debug_nans() {
   reject(kDebugNans, value);
 }
 
-namespace {
-
-int64_t bytes_of(Index index) {
-  const std::string value = value_of(index);
-  std::string_view digits = value;
-  int shift = 0;
-  switch (digits.back()) {  // never empty: the default is "0"
-    case 'K':
-    case 'k':
-      shift = 10;
-      break;
-    case 'M':
-    case 'm':
-      shift = 20;
-      break;
-    case 'G':
-    case 'g':
-      shift = 30;
-      break;
-    default:
-      break;
-  }
-  if (shift != 0) digits.remove_suffix(1);
-  int64_t bytes = 0;
-  if (!parse_int(digits, bytes) || bytes < 0 ||
-      bytes > (std::numeric_limits<int64_t>::max() >> shift)) {
-    reject(index, value);
-  }
-  return bytes << shift;
-}
-
-}  // namespace
-
 int64_t env_memory_limit() { return bytes_of(kMemoryLimit); }
 
 CompileWhen parse_compile_when(const std::string& value, const char* what) {
@@ -233,6 +240,47 @@ std::string env_explain() {
     reject(kExplain, value);
   }
   return value;
+}
+
+std::string env_cache_dir() {
+  std::string value = value_of(kCacheDir);
+  if (is_off(value)) return "";
+  const char* home = std::getenv("HOME");
+  const bool has_home = home != nullptr && *home == '/';
+  const char* given = std::getenv(row(kCacheDir).name);
+  if (given == nullptr || *given == '\0') {
+    const char* xdg = std::getenv("XDG_CACHE_HOME");
+    if (xdg != nullptr && *xdg == '/') return std::string(xdg) + "/torch_tpu";
+  }
+  if (value.starts_with("~/")) return has_home ? home + value.substr(1) : "";
+  if (value.starts_with("/")) return value;
+  char* here = getcwd(nullptr, 0);
+  if (here == nullptr) return "";
+  const std::string folder = std::string(here) + "/" + value;
+  std::free(here);
+  return folder;
+}
+
+int64_t env_cache_bytes() { return bytes_of(kCacheBytes); }
+
+std::vector<std::string> env_packs() {
+  std::vector<std::string> files;
+  const std::string value = value_of(kPack);
+  for (size_t at = 0; at < value.size();) {
+    const size_t end = std::min(value.find(':', at), value.size());
+    if (end > at) files.push_back(value.substr(at, end - at));
+    at = end + 1;
+  }
+  return files;
+}
+
+std::string env_compiler_flags() {
+  std::string flags;
+  for (const char* name : {"XLA_FLAGS", "LIBTPU_INIT_ARGS"}) {
+    const char* value = std::getenv(name);
+    if (value != nullptr && *value != '\0') flags += std::string(name) + "=" + value + "\n";
+  }
+  return flags;
 }
 
 const char* to_string(Mode mode) noexcept {

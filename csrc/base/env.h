@@ -53,6 +53,16 @@ int64_t env_fused_max_bytes();    // TORCH_TPU_FUSED_MAX_BYTES: from 1 MiB, 0 = 
 int env_compile_threads();        // TORCH_TPU_COMPILE_THREADS: 1..64
 std::string env_explain();   // TORCH_TPU_EXPLAIN: file, "1" = terminal, empty = off
 
+// TORCH_TPU_CACHE_DIR: absolute; empty when it is "off", or when the default is wanted and there is
+// no home to put it in.
+std::string env_cache_dir();
+int64_t env_cache_bytes();             // TORCH_TPU_CACHE_BYTES: bytes on disk, 0 = no bound
+std::vector<std::string> env_packs();  // TORCH_TPU_PACK: files
+
+// What the compilers themselves read (XLA_FLAGS, LIBTPU_INIT_ARGS): "NAME=value" lines, since
+// programs depend on it.
+std::string env_compiler_flags();
+
 // The names as the user writes them ("debug", "warn", ...).
 const char* to_string(Mode mode) noexcept;
 const char* to_string(Fallback fallback) noexcept;

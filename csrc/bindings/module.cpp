@@ -47,5 +47,6 @@ PYBIND11_MODULE(_C, m) {
   bindings::bind_fused(m);
   bindings::bind_decompose(m);
   bindings::bind_explain(m);
+  bindings::bind_cache(m);
   bindings::bind_topology(m);
 }

@@ -13,9 +13,11 @@
 #include "csrc/base/hash.h"
 #include "csrc/base/journal.h"
 #include "csrc/cache/program_cache.h"
+#include "csrc/cache/program_store.h"
 #include "csrc/dispatch/decompose.h"
 #include "csrc/dispatch/masks.h"
 #include "csrc/dispatch/node.h"
+#include "csrc/dispatch/persist.h"
 #include "csrc/pjrt/runtime.h"
 #include "csrc/trace/lower.h"
 
@@ -138,10 +140,15 @@ void compile(trace::Program& program, const std::string& text) {
 void ensure_compiled(trace::Program& program) {
   if (program.compiled.load(std::memory_order_acquire)) return;
   std::call_once(program.compile_once, [&] {
-    if (!program.executable) {  // a decomposition has it
+    const bool known = program.executable || (!program.code.empty() &&
+                                              cache::ProgramStore::get().load_code(program));
+    if (!known) {
       compile(program, program.text);
-      program.text = {};
+      program.origin = trace::Program::Origin::kCompiled;
+      keep_compiled(program);
     }
+    program.text = {};
+    program.code = {};
     program.compiled.store(true, std::memory_order_release);
   });
 }
@@ -164,7 +171,6 @@ bool raises_at_once(const ops::ValueCheck& check) {
 
 // Lowers the node; throws when that is refused.
 trace::ProgramPtr make_program(trace::Node node) {
-  static std::atomic<uint32_t> next_uid{1};
   auto program = c10::make_intrusive<trace::Program>();
   program->name = node.name;
   trace::Lowered lowered = trace::lower(node);
@@ -185,12 +191,12 @@ trace::ProgramPtr make_program(trace::Node node) {
   for (int i = 0; i < trace::kNumCarriers; ++i) program->pack_sizes[i] = node.pack_sizes[i];
   program->num_inputs = node.num_inputs;
   program->num_tensors = node.tensors.size();
-  program->uid = next_uid.fetch_add(1);
   program->flavor = flavor_of(node);
   program->fusible =
       program->num_counts == 0 &&
       std::none_of(program->checks.begin(), program->checks.end(), raises_at_once);
   program->node = std::make_shared<const trace::Node>(std::move(node));
+  program->has_node.store(true, std::memory_order_release);
   return program;
 }
 
@@ -212,18 +218,33 @@ trace::ProgramPtr build_program(const Frame& frame) {
     return program;
   }
   program->numbers = inferred.numbers;
-  program->key = frame.key;
   program->donations_at = frame.donations_at;
   return program;
 }
 
+void add_node(const Frame& frame, trace::Program& program) {
+  const std::lock_guard lock(program.node_mutex);
+  program.wants_node.store(false, std::memory_order_relaxed);
+  if (program.has_node.load(std::memory_order_relaxed)) return;
+  trace::Node node = build_node(frame, infer(frame));
+  trace::lower(node);  // fills in what only the lowering knows
+  program.node = std::make_shared<const trace::Node>(std::move(node));
+  program.has_node.store(true, std::memory_order_release);
+}
+
 trace::ProgramPtr donating(const trace::ProgramPtr& program, const std::vector<uint64_t>& mask) {
-  if (!program->node) return program;
   trace::Key key = program->key;
   for (size_t i = 0; i < mask.size(); ++i) key.set(program->donations_at + i, mask[i]);
   const uint64_t hash = key.hash();
   cache::ProgramCache& cache = cache::ProgramCache::get();
   if (trace::ProgramPtr known = cache.find(key, hash)) return known;
+  if (trace::ProgramPtr stored = cache::ProgramStore::get().load(key)) {
+    return cache.insert(key, hash, std::move(stored));
+  }
+  if (!program->has_node.load(std::memory_order_acquire)) {
+    program->wants_node.store(true, std::memory_order_relaxed);
+    return program;
+  }
   trace::Node node = *program->node;
   for (size_t i = 0; i < node.tensors.size(); ++i) {
     node.tensors[i].donated = (mask[i / 64] >> (i % 64) & 1) != 0;

@@ -29,6 +29,8 @@ void compile(trace::Program& program, const std::string& text);
 trace::ProgramPtr build_program(const Frame& frame);
 // Before a program runs. Thread-safe.
 void ensure_compiled(trace::Program& program);
+// Gives a program from disk its node.
+void add_node(const Frame& frame, trace::Program& program);
 // The same call with some written tensors' memory given to the results, one bit each; the program
 // itself where that cannot be had.
 trace::ProgramPtr donating(const trace::ProgramPtr& program, const std::vector<uint64_t>& mask);

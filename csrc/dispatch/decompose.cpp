@@ -227,8 +227,7 @@ trace::ProgramPtr build_decomposed(const Frame& frame) {
     all.decomposer.run(frame.op.handle, &stack);
     add_results(frame.op, stack, recorder, *program);
     recorder.finish(*program);
-    std::lock_guard lock(all.mutex);
-    all.used.insert(frame.op.name);
+    add_decomposed_op(frame.op.name);
     return program;
   } catch (const DecompositionFailed& error) {
     reason = error.what();
@@ -249,6 +248,11 @@ trace::ProgramPtr build_decomposed(const Frame& frame) {
 std::set<std::string> decomposed_ops() {
   std::lock_guard lock(registry().mutex);
   return registry().used;
+}
+
+void add_decomposed_op(const std::string& name) {
+  std::lock_guard lock(registry().mutex);
+  registry().used.insert(name);
 }
 
 void reset_decomposed_ops() {

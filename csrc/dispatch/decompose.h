@@ -42,6 +42,7 @@ trace::ProgramPtr build_decomposed(const Frame& frame);
 
 // Names of the ops that became programs this way.
 std::set<std::string> decomposed_ops();
+void add_decomposed_op(const std::string& name);
 void reset_decomposed_ops();
 
 }  // namespace torch_tpu::dispatch

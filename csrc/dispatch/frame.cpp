@@ -20,8 +20,10 @@ namespace {
 uint64_t context_word(const Op& op) {
   const auto precision = op.entry->cpu_scalars ? at::Float32MatmulPrecision{}
                                                : at::globalContext().float32MatmulPrecision();
+  // Some Meta kernels raise for ops that are not deterministic on other devices.
   return static_cast<uint64_t>(precision) |
-         static_cast<uint64_t>(c10::get_default_dtype_as_scalartype()) << 8;
+         static_cast<uint64_t>(c10::get_default_dtype_as_scalartype()) << 8 |
+         static_cast<uint64_t>(at::globalContext().deterministicAlgorithms()) << 16;
 }
 
 }  // namespace

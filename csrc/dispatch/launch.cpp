@@ -8,6 +8,7 @@
 #include "csrc/base/journal.h"
 #include "csrc/cache/compile_pool.h"
 #include "csrc/cache/fused_cache.h"
+#include "csrc/cache/program_store.h"
 #include "csrc/device/checks.h"
 #include "csrc/dispatch/build.h"
 #include "csrc/dispatch/execute.h"
@@ -49,6 +50,7 @@ void compile_fused(const trace::FusedPtr& program) noexcept {
     const std::string text = trace::lower_fused(*program);
     program->executable = 
         compile(program->name, program->fingerprint, text, program->compile_seconds);
+    cache::ProgramStore::get().store(*program);
     program->state.store(State::kReady, std::memory_order_release);
   } catch (const std::exception& error) {
     program->failure = error.what();
@@ -60,6 +62,13 @@ void compile_fused(const trace::FusedPtr& program) noexcept {
   }
 }
 
+// Programs from disk do not know their call; they will once it comes again.
+void ask_for_nodes(const FusedProgram& program) {
+  for (const trace::ProgramPtr& node : program.nodes) {
+    if (!node->has_node.load(std::memory_order_acquire)) node->wants_node.store(true);
+  }
+}
+
 // The program of this signature, compiled by now or not.
 trace::FusedPtr meet(const trace::Segment& segment, const trace::Signature& signature) {
   FusedCache& cache = FusedCache::get();
@@ -67,10 +76,15 @@ trace::FusedPtr meet(const trace::Segment& segment, const trace::Signature& sign
   const base::CompileWhen when = compile_when();
   if (!program) {
     program = c10::make_intrusive<FusedProgram>(segment, signature);
+    if (when != base::CompileWhen::kNever && cache::ProgramStore::get().load(*program)) {
+      program->state.store(State::kReady, std::memory_order_release);
+    }
     cache.insert(program);
   }
   const uint64_t sights = program->sights.fetch_add(1) + 1;
-  if (program->state.load(std::memory_order_acquire) != State::kSeen || !program->lowerable()) {
+  if (program->state.load(std::memory_order_acquire) != State::kSeen) return program;
+  if (!program->lowerable()) {
+    ask_for_nodes(*program);
     return program;
   }
   if (when == base::CompileWhen::kFirst) {

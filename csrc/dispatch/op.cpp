@@ -1,11 +1,13 @@
 #include "csrc/dispatch/op.h"
 
 #include <algorithm>
-#include <atomic>
+#include <mutex>
 #include <unordered_map>
 
 #include <ATen/core/function_schema.h>
 #include <torch/library.h>
+
+#include "csrc/base/hash.h"
 
 namespace torch_tpu::dispatch {
 namespace {
@@ -49,6 +51,19 @@ std::optional<double> number_of(const c10::IValue& value) {
   return std::nullopt;
 }
 
+// The same in every process, as programs on disk are found by it. An op may be there twice: with a
+// lowering, and decomposed for the arguments that it refuses.
+uint64_t stable_id(const std::string& name, bool lowered) {
+  const std::string text = name + (lowered ? "" : " decomposed");
+  const uint64_t id = base::hash_bytes(text);
+  static std::mutex mutex;
+  static auto* known = new std::unordered_map<uint64_t, std::string>();
+  const std::lock_guard lock(mutex);
+  const std::string& owner = known->try_emplace(id, text).first->second;
+  TORCH_INTERNAL_ASSERT(owner == text, "the ids of ", owner, " and ", text, " are equal");
+  return id;
+}
+
 bool lists(const std::vector<std::string_view>& names, const std::string& name) {
   return std::find(names.begin(), names.end(), name) != names.end();
 }
@@ -62,10 +77,9 @@ std::string full_name(const c10::OperatorHandle& handle) {
 
 Op::Op(c10::OperatorHandle handle_in, const ops::Entry* entry_in)
     : handle(std::move(handle_in)), entry(entry_in) {
-  static std::atomic<uint64_t> next_id{1};
-  id = next_id++;
   const c10::FunctionSchema& schema = handle.schema();
   name = full_name(handle);
+  id = stable_id(name, entry->lower != nullptr);
   for (size_t i = 0; i < schema.arguments().size(); ++i) {
     const c10::Argument& argument = schema.arguments()[i];
     ArgPlan plan;

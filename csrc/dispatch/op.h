@@ -41,7 +41,7 @@ struct Op {
 
   c10::OperatorHandle handle;
   const ops::Entry* entry;
-  uint64_t id;       // first word of every key
+  uint64_t id;       // first word of every key; a function of the name
   std::string name;  // "aten::add_.Tensor"
   std::vector<ArgPlan> args;
   // Per schema return: the written argument it aliases, or -1 for a new tensor or list.

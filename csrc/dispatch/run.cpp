@@ -15,8 +15,8 @@
 #include "csrc/dispatch/frame.h"
 #include "csrc/dispatch/fused.h"
 #include "csrc/dispatch/masks.h"
-#include "csrc/dispatch/misses.h"
 #include "csrc/dispatch/mode.h"
+#include "csrc/dispatch/persist.h"
 #include "csrc/dispatch/record.h"
 #include "csrc/dispatch/results.h"
 #include "csrc/pjrt/runtime.h"
@@ -27,7 +27,7 @@ namespace {
 base::journal::Cut why_not_fused(const trace::Program& program) {
   using base::journal::Cut;
   if (program.num_counts > 0) return Cut::kDataDependentSize;
-  return program.node ? Cut::kLinalgCheck : Cut::kUnsupportedOp;
+  return program.has_node ? Cut::kLinalgCheck : Cut::kUnsupportedOp;
 }
 
 void run_now(trace::Program& program, const Frame& frame, Execution& run) {
@@ -91,10 +91,7 @@ void run_op(const Op& op, c10::Stack* stack) {
     const uint64_t hash = frame.key.hash();
     cache::ProgramCache& cache = cache::ProgramCache::get();
     trace::ProgramPtr program = cache.find(frame.key, hash);
-    if (!program) {
-      note_miss(frame);
-      program = cache.insert(frame.key, hash, build_program(frame));
-    }
+    if (!program) program = load_or_build(frame, hash);
     if (!program->runnable()) {
       if (program->refusal.empty()) {
         apply_resizes(program->resizes, frame);
@@ -104,6 +101,7 @@ void run_op(const Op& op, c10::Stack* stack) {
       return;
     }
     if (fused && program->fusible) {
+      if (program->wants_node.load(std::memory_order_relaxed)) [[unlikely]] add_node(frame, *program);
       record_call(frame, std::move(program), stack);
       return;
     }

@@ -110,13 +110,15 @@ FusedProgram::FusedProgram(const Segment& segment, const Signature& signature)
 
 bool FusedProgram::lowerable() const {
   for (const ProgramPtr& node : nodes) {
-    if (!node->node) return false;
+    if (!node->has_node.load(std::memory_order_acquire)) return false;
   }
   return true;
 }
 
 Key FusedProgram::stable_key() const {
+  static constexpr uint64_t kTag = base::hash_bytes("torch_tpu fused program");
   Key key;
+  key.add(kTag);  // no op's keys begin with it
   key.add(uint64_t{nodes.size()});
   std::unordered_map<const Program*, uint64_t> seen;
   for_each_node(*this, [&](size_t n, size_t refs) {

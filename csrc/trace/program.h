@@ -60,28 +60,41 @@ struct Program final : public c10::intrusive_ptr_target {
   bool runnable() const { return resizes.empty() && refusal.empty(); }
 
   // What Fused Eager needs: the call again, for lowering it with others, and how to tell it from
-  // others. `node` is null for decompositions.
+  // others. A program from disk has no node until somebody wants it and the call comes again; a
+  // decomposition never has. Set under `node_mutex`, read after `has_node`.
   std::shared_ptr<const Node> node;
+  std::mutex node_mutex;
+  std::atomic<bool> has_node{false};
+  std::atomic<bool> wants_node{false};
   Key key;
   size_t donations_at = 0;  // where the key's words of donated tensors begin
   size_t num_tensors = 0;   // they have a bit each
   int num_inputs = 0;
-  uint32_t uid = 0;     // unique in this process
+  uint32_t uid = next_uid();  // unique in this process
   bool fusible = false;
   uint64_t flavor = 0;  // of op, ranks and dtypes, not sizes: see planner.h
   int64_t output_bytes = 0;
 
-  // Compiled at the first run; the text is dropped then. Thread-safe.
+  // Compiled, or loaded from its code, at the first run; both are dropped then. Thread-safe.
   std::string text;
+  std::string code;  // of an executable on disk
   std::once_flag compile_once;
   std::atomic<bool> compiled{false};
 
   enum class Origin : uint8_t { kCompiled, kDisk, kPack };
   Origin origin = Origin::kCompiled;
   uint64_t fingerprint = 0;  // of its text
-  double compile_seconds = 0;
+  double compile_seconds = 0;  // also when it was not this process that compiled it
   mutable std::atomic<uint64_t> runs{0};
+
+ private:
+  static uint32_t next_uid();
 };
+
+inline uint32_t Program::next_uid() {
+  static std::atomic<uint32_t> next{1};
+  return next.fetch_add(1, std::memory_order_relaxed);
+}
 
 using ProgramPtr = c10::intrusive_ptr<Program>;
 

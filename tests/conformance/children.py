@@ -33,6 +33,7 @@ class Child:
 
     def _start(self) -> subprocess.Popen[str]:
         env = {**os.environ, "OMP_NUM_THREADS": "1", **self.env}
+        env.setdefault("TORCH_TPU_CACHE_DIR", str(ROOT / "build" / "test-cache"))
         env["PYTHONPATH"] = ":".join([*map(str, PATHS), env.get("PYTHONPATH", "")])
         self.starts += 1
         return subprocess.Popen(

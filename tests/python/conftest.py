@@ -7,8 +7,15 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
+
+# Not the user's cache of programs. Shared by all workers and kept, so a second run of the tests
+# compiles little; a changed library has its own programs.
+os.environ.setdefault(
+    "TORCH_TPU_CACHE_DIR", str(Path(__file__).resolve().parents[2] / "build" / "test-cache")
+)
 
 RunPython = Callable[..., str]
 

@@ -193,7 +193,8 @@ def test_stats():
     after = torch_tpu.stats()
     assert after["compiles"] == before["compiles"]
     assert after["hits"] > before["hits"]
-    assert after["compile_seconds"] == before["compile_seconds"] > 0
+    assert after["compile_seconds"] == before["compile_seconds"]
+    assert after["compile_seconds"] + after["disk"]["saved_seconds"] > 0
     torch_tpu.clear_programs()
     assert torch_tpu.stats()["programs"] == 0
     assert work() == [1.0, 3.0, 5.0, 7.0]

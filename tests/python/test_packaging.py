@@ -47,6 +47,7 @@ def test_project_metadata(project: dict[str, Any]) -> None:
     assert metadata["requires-python"] == ">=3.11"
     assert "torch>=2.11,<2.14" in metadata["dependencies"]
     assert metadata["entry-points"]["torch.backends"] == {"torch_tpu": "torch_tpu:_autoload"}
+    assert metadata["scripts"] == {"torch-tpu": "torch_tpu.cli:main"}
     assert {"cuda", "jax", "tpu"} <= set(metadata["optional-dependencies"])
 
 

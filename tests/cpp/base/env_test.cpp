@@ -163,5 +163,40 @@ TEST(Env, MemoryLimitSuffixes) {
   }
 }
 
+TEST(Env, CacheFolder) {
+  const ScopedEnv home("HOME", "/home/me"), xdg("XDG_CACHE_HOME", nullptr);
+  {
+    const ScopedEnv unset("TORCH_TPU_CACHE_DIR", nullptr);
+    EXPECT_EQ(env_cache_dir(), "/home/me/.cache/torch_tpu");
+    const ScopedEnv other("XDG_CACHE_HOME", "/scratch");
+    EXPECT_EQ(env_cache_dir(), "/scratch/torch_tpu");
+    const ScopedEnv relative("XDG_CACHE_HOME", "scratch");  // to be ignored, says its standard
+    EXPECT_EQ(env_cache_dir(), "/home/me/.cache/torch_tpu");
+    const ScopedEnv homeless("HOME", nullptr);
+    EXPECT_EQ(env_cache_dir(), "");
+  }
+  const std::pair<const char*, const char*> folders[] = {
+      {"/a/b", "/a/b"}, {"~/c", "/home/me/c"}, {"off", ""}, {"0", ""}};
+  for (const auto& [value, folder] : folders) {
+    const ScopedEnv env("TORCH_TPU_CACHE_DIR", value);
+    EXPECT_EQ(env_cache_dir(), folder) << value;
+  }
+  const ScopedEnv relative("TORCH_TPU_CACHE_DIR", "cache");
+  EXPECT_TRUE(env_cache_dir().starts_with("/")) << env_cache_dir();
+  EXPECT_TRUE(env_cache_dir().ends_with("/cache")) << env_cache_dir();
+}
+
+TEST(Env, CacheBytesAndPacks) {
+  {
+    const ScopedEnv unset("TORCH_TPU_CACHE_BYTES", nullptr), none("TORCH_TPU_PACK", nullptr);
+    EXPECT_EQ(env_cache_bytes(), int64_t{2} << 30);
+    EXPECT_TRUE(env_packs().empty());
+  }
+  const ScopedEnv bytes("TORCH_TPU_CACHE_BYTES", "64M"), packs("TORCH_TPU_PACK", "/a.pack::b");
+  EXPECT_EQ(env_cache_bytes(), 64 << 20);
+  EXPECT_EQ(env_packs(), (std::vector<std::string>{"/a.pack", "b"}));
+  expect_rejected("TORCH_TPU_CACHE_BYTES", "2T", "K, M or G", [] { env_cache_bytes(); });
+}
+
 }  // namespace
 }  // namespace torch_tpu::base

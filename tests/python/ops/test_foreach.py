@@ -184,7 +184,7 @@ def test_one_program():
         torch._foreach_add_(self, 2.0)
         after = torch_tpu.stats()
     assert after["hits"] + after["misses"] == before["hits"] + before["misses"] + 1
-    assert after["compiles"] == before["compiles"]
+    assert after["misses"] == before["misses"]
 
 
 def test_clip_grad_norm():
@@ -228,9 +228,9 @@ def test_lists_that_repeat_a_number(numbers, dtype):
 def test_a_repeated_number_may_change():
     xs = [torch.ones(3, device="tpu") for _ in range(4)]
     torch._foreach_mul(xs, [0.5] * 4)
-    before = torch_tpu.stats()["compiles"]
+    before = torch_tpu.stats()["misses"]
     for number in (0.25, 3.0):
         assert all((y == number).all() for y in torch._foreach_mul(xs, [number] * 4))
-    assert torch_tpu.stats()["compiles"] <= before + 2  # the comparison's own programs
+    assert torch_tpu.stats()["misses"] <= before + 2  # the comparison's own programs
     results = torch._foreach_mul(xs, [1.0, 2.0, 3.0, 4.0])
     assert [y[0].item() for y in results] == [1.0, 2.0, 3.0, 4.0]

@@ -1,0 +1,70 @@
+// Where a program that is not in memory may come from before it is compiled: packs that were
+// loaded, then the folder. And where a compiled one goes.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "csrc/cache/disk_cache.h"
+#include "csrc/cache/pack.h"
+#include "csrc/trace/fused.h"
+#include "csrc/trace/key.h"
+#include "csrc/trace/program.h"
+
+namespace torch_tpu::cache {
+
+struct StoreStats {
+  uint64_t loads = 0;  // programs that need not be compiled
+  uint64_t pack_loads = 0;
+  double load_seconds = 0;
+  double saved_seconds = 0;  // what compiling them took when they were stored
+  DiskStats disk;
+};
+
+// Thread-safe.
+class ProgramStore {
+ public:
+  static ProgramStore& get();
+
+  // Null when nobody has it. Never throws for what is on disk: that is compiled again.
+  trace::ProgramPtr load(const trace::Key& key);
+  void store(const trace::Key& key, const trace::Program& program) noexcept;
+  // The executable of a program from disk. False when it is of no use: compile the program.
+  bool load_code(trace::Program& program) noexcept;
+
+  // The same for fused programs, of which only the executable is kept; false: nobody has it.
+  bool load(trace::FusedProgram& program) noexcept;
+  void store(const trace::FusedProgram& program) noexcept;
+
+  // Throws std::runtime_error with what differs when it is for another compiler, device or build.
+  // Returns the number of programs in it.
+  size_t load_pack(const std::string& path);
+  // From here on keeps a copy of every program used; write_record() writes them into a pack.
+  void start_record();
+  size_t write_record(const std::string& path);
+  void drop_record();
+
+  StoreStats stats();
+
+ private:
+  ProgramStore() = default;
+  void open_packs();  // TORCH_TPU_PACK
+  bool active();
+  std::optional<std::string> find(Words words, bool& from_pack);
+  void keep(Words words, const std::string& blob);
+  void refuse(Words words, const std::exception& error, bool from_pack) noexcept;
+  void record(Words words, std::string_view blob);
+
+  std::mutex mutex_;
+  std::once_flag packs_opened_;
+  std::vector<std::shared_ptr<const Pack>> packs_;
+  bool recording_ = false;
+  std::map<std::vector<uint64_t>, std::string> recorded_;
+  StoreStats stats_;
+};
+
+}  // namespace torch_tpu::cache

@@ -1,0 +1,46 @@
+#include "csrc/dispatch/persist.h"
+
+#include "csrc/cache/program_cache.h"
+#include "csrc/cache/program_store.h"
+#include "csrc/dispatch/build.h"
+#include "csrc/dispatch/decompose.h"
+#include "csrc/dispatch/misses.h"
+
+namespace torch_tpu::dispatch {
+namespace {
+
+// Whether the name and the key say all about the program. An op of somebody else's is decomposed by
+// code that may change while its name stays.
+bool has_lasting_meaning(const std::string& op) { return op.rfind("aten::", 0) == 0; }
+
+// A decomposition may have failed for reasons that lie in this process.
+bool worth_keeping(const Op& op, const trace::Program& program) {
+  return op.entry->lower != nullptr || program.refusal.empty();
+}
+
+}  // namespace
+
+trace::ProgramPtr load_or_build(const Frame& frame, uint64_t hash) {
+  cache::ProgramCache& memory = cache::ProgramCache::get();
+  cache::ProgramStore& store = cache::ProgramStore::get();
+  const bool lasting = has_lasting_meaning(frame.op.name);
+  if (lasting) {
+    if (trace::ProgramPtr program = store.load(frame.key)) {
+      if (frame.op.entry->lower == nullptr) add_decomposed_op(frame.op.name);
+      return memory.insert(frame.key, hash, std::move(program));
+    }
+  }
+  note_miss(frame);
+  trace::ProgramPtr built = build_program(frame);
+  built->key = frame.key;
+  if (lasting && worth_keeping(frame.op, *built)) store.store(frame.key, *built);
+  return memory.insert(frame.key, hash, std::move(built));
+}
+
+void keep_compiled(const trace::Program& program) {
+  if (program.key.size() > 0 && has_lasting_meaning(program.name)) {
+    cache::ProgramStore::get().store(program.key, program);
+  }
+}
+
+}  // namespace torch_tpu::dispatch

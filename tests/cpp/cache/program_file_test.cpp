@@ -1,0 +1,120 @@
+// Programs as bytes: everything a caller needs comes back, and no bytes crash the reader.
+#include "csrc/cache/program_file.h"
+
+#include <gtest/gtest.h>
+
+#include "csrc/cache/bytes.h"
+
+namespace torch_tpu::cache {
+namespace {
+
+// Without an executable, as no plugin runs here: a resize is such a program.
+trace::ProgramPtr sample() {
+  auto program = c10::make_intrusive<trace::Program>();
+  program->name = "aten::nonzero.out";
+  trace::Program::Output output;
+  output.value_dtype = stablehlo::DType::kS64;
+  output.dtype = c10::ScalarType::Long;
+  output.sizes = {3, 4};
+  output.strides = {4, 1};
+  output.base_sizes = {12};
+  output.base_strides = {1};
+  output.bytes = 96;
+  output.write = 2;
+  output.extent = trace::Extent{1, {-1, 2}, {1, 0}};
+  program->outputs = {output, {}};
+  program->outputs[1].defined = false;
+  program->numbers = {c10::IValue(), int64_t{5}, 2.5, true};
+  program->checks = {{"index {} is out of bounds", ops::ValueCheck::Kind::kValue}};
+  program->extra_inputs.resize(1);
+  program->draws = 77;
+  program->num_counts = 1;
+  program->new_bytes = 1000;
+  program->pack_sizes[1] = 3;
+  program->resizes = {{1, {2, 3}, {3, 1}}};
+  program->compile_seconds = 0.25;
+  return program;
+}
+
+TEST(ProgramFile, EverythingComesBack) {
+  const auto bytes = encode_program(*sample());
+  ASSERT_TRUE(bytes);
+  const trace::ProgramPtr program = decode_program(*bytes);
+  EXPECT_EQ(program->name, "aten::nonzero.out");
+  ASSERT_EQ(program->outputs.size(), 2u);
+  const auto& output = program->outputs[0];
+  EXPECT_EQ(output.value_dtype, stablehlo::DType::kS64);
+  EXPECT_EQ(output.dtype, c10::ScalarType::Long);
+  EXPECT_EQ(output.sizes, (trace::Shape{3, 4}));
+  EXPECT_EQ(output.strides, (trace::Shape{4, 1}));
+  EXPECT_EQ(output.base_sizes, (trace::Shape{12}));
+  EXPECT_EQ(output.base_strides, (trace::Shape{1}));
+  EXPECT_EQ(output.bytes, 96);
+  EXPECT_EQ(output.write, 2);
+  ASSERT_TRUE(output.extent);
+  EXPECT_EQ(output.extent->count, 1);
+  EXPECT_EQ(output.extent->sizes, (trace::Shape{-1, 2}));
+  EXPECT_EQ(output.extent->order, (trace::Shape{1, 0}));
+  EXPECT_FALSE(program->outputs[1].defined);
+  ASSERT_EQ(program->numbers.size(), 4u);
+  EXPECT_TRUE(program->numbers[0].isNone());
+  EXPECT_EQ(program->numbers[1].toInt(), 5);
+  EXPECT_EQ(program->numbers[2].toDouble(), 2.5);
+  EXPECT_EQ(program->numbers[3].toBool(), true);
+  ASSERT_EQ(program->checks.size(), 1u);
+  EXPECT_EQ(program->checks[0].message, "index {} is out of bounds");
+  EXPECT_EQ(program->checks[0].kind, ops::ValueCheck::Kind::kValue);
+  ASSERT_EQ(program->extra_inputs.size(), 1u);
+  EXPECT_FALSE(program->extra_inputs[0]);
+  EXPECT_EQ(program->draws, 77u);
+  EXPECT_EQ(program->num_counts, 1);
+  EXPECT_EQ(program->new_bytes, 1000);
+  EXPECT_EQ(program->pack_sizes[1], 3);
+  ASSERT_EQ(program->resizes.size(), 1u);
+  EXPECT_EQ(program->resizes[0].tensor, 1);
+  EXPECT_EQ(program->resizes[0].sizes, (trace::Shape{2, 3}));
+  EXPECT_EQ(program->compile_seconds, 0.25);
+  EXPECT_FALSE(program->runnable());
+}
+
+TEST(ProgramFile, RefusalsAreProgramsToo) {
+  auto program = c10::make_intrusive<trace::Program>();
+  program->name = "aten::x";
+  program->refusal = "not for these arguments";
+  EXPECT_EQ(decode_program(*encode_program(*program))->refusal, "not for these arguments");
+}
+
+TEST(ProgramFile, OtherNumbersAreNotStored) {
+  auto program = c10::make_intrusive<trace::Program>();
+  program->refusal = "x";
+  program->numbers = {c10::IValue("text")};
+  EXPECT_FALSE(encode_program(*program));
+}
+
+TEST(ProgramFile, ARunnableProgramNeedsCode) {
+  auto program = c10::make_intrusive<trace::Program>();
+  program->name = "aten::x";
+  EXPECT_THROW(decode_program(*encode_program(*program)), BadBytes);
+}
+
+// Behind the checksum this cannot happen; the reader must hold all the same.
+TEST(ProgramFile, NoBytesCrashTheReader) {
+  const std::string good = *encode_program(*sample());
+  for (size_t size = 0; size < good.size(); ++size) {
+    EXPECT_THROW(decode_program(good.substr(0, size)), BadBytes) << size;
+  }
+  EXPECT_THROW(decode_program(good + "x"), BadBytes);
+  for (size_t i = 0; i < good.size(); ++i) {
+    for (const int bit : {0, 3, 7}) {
+      std::string bad = good;
+      bad[i] = static_cast<char>(bad[i] ^ (1 << bit));
+      try {
+        decode_program(bad);
+      } catch (const BadBytes&) {
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace torch_tpu::cache

@@ -1,0 +1,230 @@
+"""The command line, as a user calls it: what it prints, exit codes, JSON, packs."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from torch_tpu import _common_ops
+from torch_tpu.cli import main
+from torch_tpu.cli._common import size_text
+
+SCRIPT = """
+    import sys, torch, torch_tpu
+    import beside  # a module next to the script
+    model = torch.nn.Sequential(torch.nn.Linear(6, 5), torch.nn.GELU(), torch.nn.Linear(5, 1))
+    model.to("tpu")
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+    for step in range(int(sys.argv[1])):
+        loss = model(torch.ones(3, 6, device="tpu")).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        loss.item()
+    stats = torch_tpu.stats()
+    print("compiled", stats["compiles"], "packed", stats["disk"]["pack_loads"], beside.NAME)
+"""
+
+
+def command(*arguments: str | Path, cache: Path, **env: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "torch_tpu", *map(str, arguments)],
+        env={**os.environ, "TORCH_TPU_CACHE_DIR": str(cache), **env},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+
+
+def python(script: Path, *arguments: str, cache: Path, **env: str) -> str:
+    done = subprocess.run(
+        [sys.executable, str(script), *arguments],
+        env={**os.environ, "TORCH_TPU_CACHE_DIR": str(cache), **env},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout + done.stderr
+
+
+@pytest.fixture(scope="module")
+def script(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("scripts")
+    (folder / "beside.py").write_text("NAME = 'neighbour'\n")
+    (folder / "train.py").write_text(textwrap.dedent(SCRIPT))
+    (folder / "fails.py").write_text("raise SystemExit(3)\n")
+    return folder / "train.py"
+
+
+@pytest.fixture(scope="module")
+def pack(script: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("packs")
+    done = command("precompile", script, "2", "-o", folder / "a.pack", cache=folder / "cache")
+    assert done.returncode == 0, done.stderr
+    assert "compiled" in done.stdout  # what the script itself prints
+    assert f"to {folder / 'a.pack'}" in done.stdout
+    return folder / "a.pack"
+
+
+# Packs
+
+
+def test_with_a_pack_the_first_step_compiles_nothing(
+    script: Path, pack: Path, tmp_path: Path
+) -> None:
+    out = python(script, "3", cache=tmp_path / "empty", TORCH_TPU_PACK=str(pack))
+    assert "compiled 0 packed " in out
+    assert "packed 0" not in out
+    assert not list(tmp_path.glob("empty/*/*.program"))
+    out = python(script, "3", cache=tmp_path / "empty2", TORCH_TPU_PACK=f"/no/such.pack:{pack}")
+    assert "compiled 0 packed " in out
+    assert "the pack /no/such.pack cannot be read" in out
+
+
+def test_load_pack(script: Path, pack: Path, tmp_path: Path) -> None:
+    loading = tmp_path / "train.py"
+    first = f"import torch_tpu; assert torch_tpu.load_pack({str(pack)!r}) > 10\n"
+    loading.write_text(first + script.read_text())
+    (tmp_path / "beside.py").write_text("NAME = ''\n")
+    assert "compiled 0 " in python(loading, "2", cache=tmp_path / "off", TORCH_TPU_MODE="strict")
+
+
+def test_a_pack_of_another_compiler_says_what_differs(
+    script: Path, pack: Path, tmp_path: Path
+) -> None:
+    flags = "--xla_cpu_enable_fast_math=false"
+    env = {"TORCH_TPU_PACK": str(pack), "XLA_FLAGS": flags}
+    out = python(script, "1", cache=tmp_path / "c", **env)
+    assert "was made for another compiler, device or build" in out
+    assert f"compiler_flags: none there, XLA_FLAGS={flags}" in out
+    assert "compiled 0" not in out
+
+
+def test_a_damaged_pack_stops_nothing(script: Path, pack: Path, tmp_path: Path) -> None:
+    bad = tmp_path / "bad.pack"
+    bad.write_bytes(pack.read_bytes()[:-1000])
+    out = python(script, "1", cache=tmp_path / "c", TORCH_TPU_PACK=str(bad))
+    assert "is damaged" in out
+    assert "compiled" in out
+
+
+def test_a_failing_script_leaves_no_pack(script: Path, tmp_path: Path) -> None:
+    target = tmp_path / "x.pack"
+    done = command("precompile", "-o", target, script.parent / "fails.py", cache=tmp_path / "c")
+    assert done.returncode == 1
+    assert "ended with 3; no pack is written" in done.stderr
+    assert not target.exists()
+
+
+def test_precompile_common(tmp_path: Path) -> None:
+    target = tmp_path / "ops.pack"
+    options = ("--only", "add", "--dtypes", "float32", "--json")
+    done = command("precompile", "--common", *options, "-o", target, cache=tmp_path / "c")
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout)
+    assert answer["programs"] >= len(_common_ops.SHAPES)
+    assert answer["bytes"] == target.stat().st_size
+    user = tmp_path / "use.py"
+    user.write_text(
+        "import torch, torch_tpu\n"
+        "x = torch.ones(64, 64, device='tpu'); x + x.clone()\n"
+        "print('compiled', torch_tpu.stats()['compiles'])\n"
+    )
+    assert "compiled 0" in python(user, cache=tmp_path / "e", TORCH_TPU_PACK=str(target))
+
+
+def test_common_cases_run() -> None:
+    """One shape of each: the list must not name what cannot run."""
+    seen = set()
+    for case in _common_ops.cases():
+        if case.shape in ((16,), (8, 64, 64), (64, 64)) and case.name not in seen:
+            seen.add(case.name)
+            case.run()
+    assert seen == {case.name for case in _common_ops.cases()}
+
+
+# The folder
+
+
+def test_cache_commands(script: Path, pack: Path, tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    assert "does not exist yet" in command("cache", "info", cache=cache).stdout
+    done = command("cache", "import", pack, "--json", cache=cache)
+    assert done.returncode == 0, done.stderr
+    count = json.loads(done.stdout)["programs"]
+    assert count > 10
+    assert "compiled 0 packed 0" in python(script, "2", cache=cache)
+
+    info = json.loads(command("cache", "info", "--json", cache=cache).stdout)
+    assert info["folder"] == str(cache)
+    assert info["programs"] == count
+    assert info["bytes"] == sum(p.stat().st_size for p in cache.glob("*/*.program"))
+    (space,) = info["namespaces"]
+    assert space["description"]["platform"] == "cpu"
+    assert "torch" in command("cache", "info", cache=cache).stdout
+
+    again = tmp_path / "again.pack"
+    done = command("cache", "export", again, cache=cache)
+    assert f"wrote {count} programs" in done.stdout
+    assert again.stat().st_size == pack.stat().st_size
+
+    assert (
+        "removed 0 programs" in command("cache", "clear", "--older-than", "1", cache=cache).stdout
+    )
+    assert f"removed {count} programs" in command("cache", "clear", cache=cache).stdout
+    assert list(cache.iterdir()) == []
+
+
+def test_errors_have_no_traceback(tmp_path: Path) -> None:
+    (tmp_path / "no.pack").write_text("something else")
+    cases = [
+        (("cache", "import", tmp_path / "no.pack"), tmp_path / "c", "is not a pack"),
+        (("cache", "import", tmp_path / "none"), tmp_path / "c", "No such file"),
+        (("cache", "info"), Path("off"), "the disk cache is off"),
+        (("precompile", "none.py", "-o", tmp_path / "x"), tmp_path / "c", "no script none.py"),
+        (("cache", "export", tmp_path / "no/x"), tmp_path / "c", "cannot be written"),
+    ]
+    bad = command("cache", "info", cache=tmp_path, TORCH_TPU_CACHE_BYTES="2T")
+    assert bad.returncode == 1
+    assert "torch-tpu: [TORCH_TPU_CACHE_BYTES] expected" in bad.stderr
+    for arguments, cache, message in cases:
+        done = command(*arguments, cache=cache)
+        assert done.returncode == 1, arguments
+        assert message in done.stderr
+        assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [[], ["cache"], ["nonsense"], ["precompile", "x.py"], ["precompile", "-o", "x"]],
+    ids=" ".join,
+)
+def test_wrong_usage(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main(arguments)
+    assert stop.value.code == 2
+    assert "usage: torch-tpu" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("arguments", [[], ["cache"], ["cache", "clear"], ["precompile"]])
+def test_help(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main([*arguments, "--help"])
+    assert stop.value.code == 0
+    assert len(capsys.readouterr().out) > 200
+
+
+def test_sizes() -> None:
+    assert [size_text(n) for n in (0, 1023, 1024, 5 << 20, 3 << 40)] == [
+        *("0 B", "1023 B", "1.0 KiB"),
+        *("5.0 MiB", "3072.0 GiB"),
+    ]

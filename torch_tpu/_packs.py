@@ -1,0 +1,56 @@
+"""Packs: files of compiled programs that can be shipped, so that a first step compiles nothing."""
+
+from __future__ import annotations
+
+import os
+from types import TracebackType
+
+from torch_tpu import _C
+
+
+def load_pack(path: str | os.PathLike[str]) -> int:
+    """Takes programs from the pack before any is compiled; returns how many it holds.
+
+    A pack fits one version of the compiler, of torch and of this package, and one kind of device;
+    RuntimeError says what differs. A pack holds machine code: load only those you trust.
+
+    >>> import torch, torch_tpu
+    >>> with torch_tpu.record_pack("ops.pack") as pack:
+    ...     y = torch.ones(31, device="tpu") + 1
+    >>> torch_tpu.load_pack("ops.pack") == pack.programs
+    True
+    """
+    return _C._load_pack(os.fspath(path))
+
+
+class record_pack:  # noqa: N801, a function to its users
+    """Writes the programs first used within the ``with`` statement into a pack, for `load_pack`.
+
+    Programs that are already in memory are not seen, so this belongs at the start of a process;
+    `torch-tpu precompile` does that for a script.
+
+    >>> import torch, torch_tpu
+    >>> with torch_tpu.record_pack("step.pack") as pack:
+    ...     y = torch.ones(33, device="tpu") * 2
+    >>> pack.programs > 0
+    True
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = os.path.abspath(path)
+        self.programs = 0
+
+    def __enter__(self) -> record_pack:
+        _C._start_record()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if kind is None:
+            self.programs = _C._write_record(self.path)
+        else:
+            _C._drop_record()

@@ -1,0 +1,66 @@
+"""What the subcommands share: errors, sizes, JSON, a progress bar."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import sys
+import time
+from typing import Any
+
+
+class CommandError(Exception):
+    """Something the user can put right; shown without a traceback."""
+
+
+def add_json(parser: argparse.ArgumentParser) -> None:
+    """Adds `--json`."""
+    parser.add_argument("--json", action="store_true", help="print JSON, for programs")
+
+
+def show(args: argparse.Namespace, data: dict[str, Any], text: str) -> None:
+    """Prints `data` as JSON where that is wanted, else `text`."""
+    print(json.dumps(data, indent=2) if args.json else text)
+
+
+def size_text(count: float) -> str:
+    """1536 as "1.5 KiB".
+
+    >>> size_text(1536), size_text(12)
+    ('1.5 KiB', '12 B')
+    """
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if count < 1024 or unit == "GiB":
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    raise AssertionError
+
+
+class Progress:
+    """A bar on stderr; on anything but a terminal a line now and then."""
+
+    def __init__(self, total: int) -> None:
+        self._total = max(1, total)
+        self._start = self._shown = time.monotonic()
+        self._bar = sys.stderr.isatty()
+
+    def update(self, done: int, what: str) -> None:
+        """`done` of the total, and what comes next."""
+        now = time.monotonic()
+        last = done >= self._total
+        if not last and now - self._shown < (0.1 if self._bar else 10):
+            return
+        self._shown = now
+        seconds = now - self._start
+        left = seconds / max(1, done) * (self._total - done)
+        text = f"{done}/{self._total}  {seconds:.0f} s, {left:.0f} s left  {what}"
+        if not self._bar:
+            print(text, file=sys.stderr, flush=True)
+            return
+        width = 24
+        filled = width * done // self._total
+        line = f"[{'#' * filled}{'.' * (width - filled)}] {text}"
+        columns = shutil.get_terminal_size().columns - 1
+        end = "\n" if last else ""
+        print(f"\r{line[:columns]:<{columns}}", end=end, file=sys.stderr, flush=True)
