@@ -111,6 +111,21 @@ def test_settings_that_programs_depend_on(tmp_path: Path) -> None:
     assert run(tmp_path / "c", code.format("highest"))["compiles"] == 0
 
 
+def test_bad_numbers_raise_as_without_the_folder(tmp_path: Path) -> None:
+    code = """
+        import json, torch, torch_tpu
+        x = torch.ones(3, device="tpu")
+        try:
+            x.cauchy_(0, SIGMA)
+            error = ""
+        except RuntimeError as problem:
+            error = str(problem)
+        print(json.dumps({"error": error}))
+    """
+    assert run(tmp_path / "c", code.replace("SIGMA", "2.0"))["error"] == ""
+    assert "expects sigma > 0.0" in run(tmp_path / "c", code.replace("SIGMA", "-2.0"))["error"]
+
+
 def test_compiler_flags_are_part_of_the_place(tmp_path: Path) -> None:
     code = """
         import json, torch, torch_tpu
