@@ -27,7 +27,8 @@ class record_pack:  # noqa: N801, a function to its users
     """Writes the programs first used within the ``with`` statement into a pack, for `load_pack`.
 
     Programs that are already in memory are not seen, so this belongs at the start of a process;
-    `torch-tpu precompile` does that for a script.
+    `torch-tpu precompile` does that for a script. Fused programs are compiled when first met, and
+    their ops one by one as well, for a run that cuts the op stream elsewhere.
 
     >>> import torch, torch_tpu
     >>> with torch_tpu.record_pack("step.pack") as pack:
@@ -42,6 +43,9 @@ class record_pack:  # noqa: N801, a function to its users
 
     def __enter__(self) -> record_pack:
         _C._start_record()
+        # A program met once is worth compiling here: it will be met again, where the pack is used.
+        self._when = _C._get_fused_compile()
+        _C._set_fused_compile("first")
         return self
 
     def __exit__(
@@ -50,7 +54,11 @@ class record_pack:  # noqa: N801, a function to its users
         value: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        _C._set_fused_compile(self._when)
         if kind is None:
+            _C._fused_flush()
+            _C._fused_wait()  # programs being compiled in the background belong to it
+            _C._compile_programs()
             self.programs = _C._write_record(self.path)
         else:
             _C._drop_record()

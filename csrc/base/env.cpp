@@ -133,7 +133,8 @@ const std::vector<EnvVar>& env_table() {
        "Most ops in a program of Fused Eager."},
       {"TORCH_TPU_FUSED_MAX_BYTES", "bytes", "0, or at least 1M, with an optional suffix K, M or G",
        "0",
-       "Most bytes that the ops of a pending program may produce; 0 means a quarter of the device."},
+       "Most bytes that the ops of a pending program may produce; 0 means a quarter of the "
+       "device."},
       {"TORCH_TPU_COMPILE_THREADS", "int", "an integer from 0 to 64", "0",
        "Threads that compile in the background; 0 means half of the processors, at most 4."},
       {"TORCH_TPU_EXPLAIN", "bool or path", "0, 1, or a file ending in .html, .json or .txt", "0",

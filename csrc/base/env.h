@@ -36,22 +36,22 @@ enum class Fallback { kWarn, kError, kSilent };
 // A value that is not allowed throws std::invalid_argument naming the variable,
 // the value and what is allowed. An empty value counts as unset.
 
-std::string env_plugin();    // TORCH_TPU_PLUGIN: auto|cpu|cuda|tpu|<path>
-Mode env_mode();             // TORCH_TPU_MODE
-int env_cpu_devices();       // TORCH_TPU_CPU_DEVICES: 1..64
-bool env_plugin_log();       // TORCH_TPU_PLUGIN_LOG: may logs reach the terminal
-int env_plugin_log_level();  // 0 info .. 3 fatal; 3 when the log is off
-Fallback env_fallback();     // TORCH_TPU_FALLBACK
-bool env_debug_nans();       // TORCH_TPU_DEBUG_NANS
-int64_t env_memory_limit();  // TORCH_TPU_MEMORY_LIMIT: bytes, 0 = none
-std::string env_dump();      // TORCH_TPU_DUMP: folder, empty = off
-int64_t env_cache_size();    // TORCH_TPU_CACHE_SIZE: programs in memory
+std::string env_plugin();         // TORCH_TPU_PLUGIN: auto|cpu|cuda|tpu|<path>
+Mode env_mode();                  // TORCH_TPU_MODE
+int env_cpu_devices();            // TORCH_TPU_CPU_DEVICES: 1..64
+bool env_plugin_log();            // TORCH_TPU_PLUGIN_LOG: may logs reach the terminal
+int env_plugin_log_level();       // 0 info .. 3 fatal; 3 when the log is off
+Fallback env_fallback();          // TORCH_TPU_FALLBACK
+bool env_debug_nans();            // TORCH_TPU_DEBUG_NANS
+int64_t env_memory_limit();       // TORCH_TPU_MEMORY_LIMIT: bytes, 0 = none
+std::string env_dump();           // TORCH_TPU_DUMP: folder, empty = off
+int64_t env_cache_size();         // TORCH_TPU_CACHE_SIZE: programs in memory
 CompileWhen env_fused_compile();  // TORCH_TPU_FUSED_COMPILE
 int64_t env_fused_min_nodes();    // TORCH_TPU_FUSED_MIN_NODES: 1..max
 int64_t env_fused_max_nodes();    // TORCH_TPU_FUSED_MAX_NODES: 2..65536
 int64_t env_fused_max_bytes();    // TORCH_TPU_FUSED_MAX_BYTES: from 1 MiB, 0 = by the device
 int env_compile_threads();        // TORCH_TPU_COMPILE_THREADS: 1..64
-std::string env_explain();   // TORCH_TPU_EXPLAIN: file, "1" = terminal, empty = off
+std::string env_explain();        // TORCH_TPU_EXPLAIN: file, "1" = terminal, empty = off
 
 // TORCH_TPU_CACHE_DIR: absolute; empty when it is "off", or when the default is wanted and there is
 // no home to put it in.

@@ -89,7 +89,8 @@ void bind_dispatch(py::module_& m) {
   m.def(
       "_set_mode",
       [](const std::string& text) { dispatch::set_mode(base::parse_mode(text, "mode")); },
-      py::arg("mode"), py::call_guard<py::gil_scoped_release>(), "Sets the mode of the process: debug, strict or fused.");
+      py::arg("mode"), py::call_guard<py::gil_scoped_release>(),
+      "Sets the mode of the process: debug, strict or fused.");
   m.def("_get_mode", [] { return base::to_string(dispatch::mode()); }, "The mode of the process.");
   m.def("_set_debug_nans", &dispatch::set_debug_nans, py::arg("on"),
         "Whether Debug Eager stops at the first NaN or Inf.");

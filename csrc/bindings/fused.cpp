@@ -1,12 +1,15 @@
 // Fused Eager for Python: when programs are compiled, what was cut, and waiting for the background.
+#include "csrc/dispatch/fused.h"
+
 #include <cstdio>
 #include <unordered_map>
 
 #include "csrc/bindings/bindings.h"
 #include "csrc/cache/compile_pool.h"
 #include "csrc/cache/fused_cache.h"
+#include "csrc/cache/program_cache.h"
 #include "csrc/cache/program_info.h"
-#include "csrc/dispatch/fused.h"
+#include "csrc/dispatch/build.h"
 
 namespace torch_tpu::bindings {
 namespace {
@@ -121,6 +124,14 @@ void bind_fused(py::module_& m) {
   m.def(
       "_fused_stop", [] { cache::CompilePool::get().stop(); }, NoGil(),
       "Ends the threads that compile; what is queued is dropped.");
+  m.def(
+      "_compile_programs",
+      [] {
+        for (const trace::ProgramPtr& program : cache::ProgramCache::get().runnable()) {
+          dispatch::ensure_compiled(*program);
+        }
+      },
+      NoGil(), "Compiles the programs of single ops that were only described so far.");
   m.def(
       "_fused_busy", [] { return cache::CompilePool::get().busy(); }, NoGil(),
       "Programs queued for or in compilation.");

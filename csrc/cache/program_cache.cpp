@@ -130,6 +130,15 @@ std::vector<ProgramInfo> ProgramCache::programs() {
   return out;
 }
 
+std::vector<trace::ProgramPtr> ProgramCache::runnable() {
+  std::lock_guard lock(mutex_);
+  std::vector<trace::ProgramPtr> out;
+  for (const Slot& slot : slots_) {
+    if (slot.key && slot.program->runnable()) out.push_back(slot.program);
+  }
+  return out;
+}
+
 CacheStats ProgramCache::stats() {
   std::lock_guard lock(mutex_);
   CacheStats stats = stats_;

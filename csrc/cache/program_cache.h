@@ -33,6 +33,8 @@ class ProgramCache {
   void clear();
   // Those that can run or were given up, in no order.
   std::vector<ProgramInfo> programs();
+  // All that can run.
+  std::vector<trace::ProgramPtr> runnable();
   CacheStats stats();
   void reset_stats();
 

@@ -11,7 +11,8 @@
 
 namespace torch_tpu::cache {
 
-// With its text, and its code once it is compiled. Empty for a program that means something in this process only: one that keeps values on a device.
+// With its text, and its code once it is compiled. Empty for a program that means something in this
+// process only: one that keeps values on a device.
 std::optional<std::string> encode_program(const trace::Program& program);
 
 // Throws BadBytes when the bytes are not such a program. The executable is not loaded yet.

@@ -56,7 +56,8 @@ void raise_linalg_error(int64_t value, const std::string& api_name, bool is_matr
   at::_linalg_check_errors(is_matrix ? info.select(0, 0) : info, api_name, is_matrix);
 }
 
-void raise_if_violated(int64_t value, const ops::ValueCheck& check, const std::string& issued = {}) {
+void raise_if_violated(int64_t value, const ops::ValueCheck& check,
+                       const std::string& issued = {}) {
   if (value == ops::kNoViolation) return;
   if (check.kind == Kind::kMatrix || check.kind == Kind::kBatch) {
     raise_linalg_error(value, check.message, check.kind == Kind::kMatrix);

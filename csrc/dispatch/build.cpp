@@ -140,8 +140,8 @@ void compile(trace::Program& program, const std::string& text) {
 void ensure_compiled(trace::Program& program) {
   if (program.compiled.load(std::memory_order_acquire)) return;
   std::call_once(program.compile_once, [&] {
-    const bool known = program.executable || (!program.code.empty() &&
-                                              cache::ProgramStore::get().load_code(program));
+    const bool known = program.executable ||
+                       (!program.code.empty() && cache::ProgramStore::get().load_code(program));
     if (!known) {
       compile(program, program.text);
       program.origin = trace::Program::Origin::kCompiled;
@@ -158,8 +158,8 @@ namespace {
 uint64_t flavor_of(const trace::Node& node) {
   uint64_t hash = base::hash_bytes(node.name);
   for (const trace::TensorArg& tensor : node.tensors) {
-    hash = base::hash_combine(hash, static_cast<uint64_t>(tensor.dtype) << 8 |
-                                        tensor.geometry.sizes.size());
+    hash = base::hash_combine(
+        hash, static_cast<uint64_t>(tensor.dtype) << 8 | tensor.geometry.sizes.size());
   }
   return hash;
 }
@@ -192,9 +192,8 @@ trace::ProgramPtr make_program(trace::Node node) {
   program->num_inputs = node.num_inputs;
   program->num_tensors = node.tensors.size();
   program->flavor = flavor_of(node);
-  program->fusible =
-      program->num_counts == 0 &&
-      std::none_of(program->checks.begin(), program->checks.end(), raises_at_once);
+  program->fusible = program->num_counts == 0 &&
+                     std::none_of(program->checks.begin(), program->checks.end(), raises_at_once);
   program->node = std::make_shared<const trace::Node>(std::move(node));
   program->has_node.store(true, std::memory_order_release);
   return program;

@@ -14,8 +14,7 @@ void reserve_random(const Frame& frame, const trace::Program& program, uint64_t 
   if (frame.op.generator_arg >= 0 && frame.args[frame.op.generator_arg].isGenerator()) {
     given = frame.args[frame.op.generator_arg].toGenerator();
   }
-  const auto [seed, offset] =
-      device::generator_for(given, frame.device).reserve(program.draws);
+  const auto [seed, offset] = device::generator_for(given, frame.device).reserve(program.draws);
   state[0] = seed;
   state[1] = offset;
 }

@@ -33,8 +33,7 @@ trace::Shape flat_shape(const c10::TensorImpl& impl) {
   return {bytes / static_cast<int64_t>(impl.itemsize())};
 }
 
-Frame::Frame(const Op& op_in, const c10::IValue* args_in, bool donate)
-    : op(op_in), args(args_in) {
+Frame::Frame(const Op& op_in, const c10::IValue* args_in, bool donate) : op(op_in), args(args_in) {
   key.add(op.id);
   key.add(context_word(op));
   for (size_t i = 0; i < op.args.size(); ++i) {
@@ -368,6 +367,20 @@ std::optional<double> known_scalar(const Op& op, const ArgPlan& plan, const c10:
   return std::nullopt;
 }
 
+namespace {
+
+// PyTorch refuses a negative deviation or a probability above 1 before it runs the op, so a program
+// for good numbers must not be found with bad ones.
+uint64_t range_of(const RawScalar& raw) {
+  if (raw.real != raw.real) return 1;
+  if (raw.real < 0) return 2;
+  if (raw.real == 0) return 3;
+  if (raw.real < 1) return 4;
+  return raw.real == 1 ? 5 : 6;
+}
+
+}  // namespace
+
 void Frame::add_scalar(const c10::IValue& value, const ArgPlan& plan) {
   if (value.isNone()) {
     key.add(kNoneWord);
@@ -379,8 +392,10 @@ void Frame::add_scalar(const c10::IValue& value, const ArgPlan& plan) {
     key.add(*known);
     return;
   }
-  key.add(type << 8);
-  scalars.push_back(raw_scalar(value));
+  const RawScalar raw = raw_scalar(value);
+  const bool checked = op.entry->random || op.entry->checks_numbers;
+  key.add(type << 8 | (checked ? range_of(raw) << 32 : 0));
+  scalars.push_back(raw);
 }
 
 void Frame::add_structural(const c10::IValue& value) {

@@ -104,8 +104,8 @@ void record_call(Frame& frame, trace::ProgramPtr program, c10::Stack* stack) {
   c10::SmallVector<trace::ValuePtr, 4> results;
   for (const trace::Program::Output& output : program->outputs) {
     if (!output.defined) continue;
-    results.push_back(c10::make_intrusive<trace::DeviceValue>(
-        output.value_dtype, output.base_sizes, output.base_strides, frame.device));
+    results.push_back(c10::make_intrusive<trace::DeviceValue>(output.value_dtype, output.base_sizes,
+                                                              output.base_strides, frame.device));
   }
   while (true) {
     std::unique_lock lock(pending.mutex);

@@ -1,6 +1,6 @@
 // Fused Eager: calls are recorded into a trace per device and launched in larger programs. Any
-// thread may record and launch: a mutex guards the trace (held for a fraction of a microsecond, never
-// while running), another one keeps launches of a device in order.
+// thread may record and launch: a mutex guards the trace (held for a fraction of a microsecond,
+// never while running), another one keeps launches of a device in order.
 #pragma once
 
 #include "csrc/base/env.h"

@@ -204,6 +204,12 @@ class Reader {
         other == kNoneWord ? "its own" : "that of " + index_text("input", other));
   }
 
+  static std::string range_text(uint64_t range) {
+    static constexpr const char* kNames[] = {"",  "NaN",    "below 0", "0", "between 0 and 1",
+                                             "1", "above 1"};
+    return range < std::size(kNames) ? kNames[range] : "?";
+  }
+
   void read_scalar(const std::string& label) {
     const uint64_t word = next();
     if (word == kNoneWord) {
@@ -211,7 +217,8 @@ class Reader {
       return;
     }
     add(label, (word & 0xff) == 1 ? number_text(next_double()) : "any number");
-    add(label + " (type)", dtype_text(word >> 8));
+    add(label + " (type)", dtype_text(word >> 8 & 0xff));
+    if (word >> 32 != 0) add(label + " (range)", range_text(word >> 32));
   }
 
   void read_structural(const std::string& label, bool is_dtype = false) {

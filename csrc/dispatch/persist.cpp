@@ -18,27 +18,19 @@ bool worth_keeping(const Op& op, const trace::Program& program) {
   return op.entry->lower != nullptr || program.refusal.empty();
 }
 
-// Whether a deviation may be negative is no part of the key, but PyTorch refuses it. A program from
-// disk must not make that depend on what other processes did: the Meta kernel is asked once here,
-// as it would be without the disk.
-void check_numbers(const Frame& frame) {
-  if (frame.op.entry->random && !frame.scalars.empty()) infer(frame);
-}
-
 }  // namespace
 
 trace::ProgramPtr load_or_build(const Frame& frame, uint64_t hash) {
+  note_miss(frame);
   cache::ProgramCache& memory = cache::ProgramCache::get();
   cache::ProgramStore& store = cache::ProgramStore::get();
   const bool lasting = has_lasting_meaning(frame.op.name);
   if (lasting) {
-    check_numbers(frame);
     if (trace::ProgramPtr program = store.load(frame.key)) {
       if (frame.op.entry->lower == nullptr) add_decomposed_op(frame.op.name);
       return memory.insert(frame.key, hash, std::move(program));
     }
   }
-  note_miss(frame);
   trace::ProgramPtr built = build_program(frame);
   built->key = frame.key;
   if (lasting && worth_keeping(frame.op, *built)) store.store(frame.key, *built);

@@ -54,9 +54,8 @@ void finish(const trace::Program& program, Frame& frame, Execution& run, c10::St
     counts = read_counts(run.outs[at], program.num_counts, frame.device);
   }
   place_results(program.outputs, program.numbers, counts, frame, stack, [&](const auto& output) {
-    return c10::make_intrusive<trace::DeviceValue>(run.outs[next++], output.value_dtype,
-                                                   output.base_sizes, output.base_strides,
-                                                   frame.device);
+    return c10::make_intrusive<trace::DeviceValue>(
+        run.outs[next++], output.value_dtype, output.base_sizes, output.base_strides, frame.device);
   });
   if (program.num_counts > 0) ++next;
   c10::SmallVector<trace::ValuePtr, 2> flags;
@@ -101,7 +100,8 @@ void run_op(const Op& op, c10::Stack* stack) {
       return;
     }
     if (fused && program->fusible) {
-      if (program->wants_node.load(std::memory_order_relaxed)) [[unlikely]] add_node(frame, *program);
+      if (program->wants_node.load(std::memory_order_relaxed)) [[unlikely]]
+        add_node(frame, *program);
       record_call(frame, std::move(program), stack);
       return;
     }

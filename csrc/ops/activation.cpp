@@ -348,7 +348,6 @@ void add_activation(Entries& t) {
       {"sigmoid_backward", lower_sigmoid_backward},
       {"tanh_backward", lower_tanh_backward},
       {"elu", lower_elu},
-      {"elu_backward", lower_elu_backward},
       {"softplus", lower_softplus},
       {"softplus_backward", lower_softplus_backward},
       {"log_sigmoid_forward", lower_log_sigmoid_forward},
@@ -360,6 +359,7 @@ void add_activation(Entries& t) {
   for (const auto& [name, lower] : entries) {
     t.push_back({.name = name, .lower = lower});
   }
+  t.push_back({.name = "elu_backward", .lower = lower_elu_backward, .checks_numbers = true});
   // Forward-mode derivatives have no Meta kernels.
   t.push_back({.name = "glu_jvp", .lower = lower_glu_jvp, .no_meta = true});
   t.push_back({.name = "glu_backward_jvp", .lower = lower_glu_backward_jvp, .no_meta = true});

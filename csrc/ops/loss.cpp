@@ -367,10 +367,15 @@ void add_loss(Entries& t) {
 
   t.push_back({.name = "mse_loss", .lower = lower_mse_loss, .overlap = Overlap::kSameOnly});
   t.push_back({.name = "mse_loss_backward", .lower = lower_mse_loss_backward});
-  t.push_back(
-      {.name = "smooth_l1_loss", .lower = lower_smooth_l1_loss, .overlap = Overlap::kSameOnly});
+  t.push_back({.name = "smooth_l1_loss",
+               .lower = lower_smooth_l1_loss,
+               .overlap = Overlap::kSameOnly,
+               .checks_numbers = true});
   t.push_back({.name = "smooth_l1_loss_backward", .lower = lower_smooth_l1_loss_backward});
-  t.push_back({.name = "huber_loss", .lower = lower_huber_loss, .overlap = Overlap::kSameOnly});
+  t.push_back({.name = "huber_loss",
+               .lower = lower_huber_loss,
+               .overlap = Overlap::kSameOnly,
+               .checks_numbers = true});
   t.push_back({.name = "huber_loss_backward", .lower = lower_huber_loss_backward});
   t.push_back({.name = "binary_cross_entropy", .lower = lower_binary_cross_entropy});
   t.push_back(

@@ -212,7 +212,7 @@ void add_norm(Entries& t) {
   t.push_back({.name = "_fused_rms_norm_backward", .lower = lower__fused_rms_norm_backward});
   t.push_back({.name = "native_group_norm", .lower = lower_native_group_norm});
   t.push_back({.name = "native_group_norm_backward", .lower = lower_native_group_norm_backward});
-  t.push_back({.name = "renorm", .lower = lower_renorm, .keyed = {"p"}});
+  t.push_back({.name = "renorm", .lower = lower_renorm, .keyed = {"p"}, .checks_numbers = true});
   add_batch_norm(t);
 }
 

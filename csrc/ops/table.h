@@ -51,6 +51,9 @@ struct Entry {
   // Whether it is an error that an argument it reads shares memory with one it writes. Where an
   // entry says nothing, its family does, in table.cpp.
   std::optional<Overlap> overlap = std::nullopt;
+  // PyTorch refuses some values of its Scalar arguments, by sign or against 1: which of these
+  // ranges they are in is part of the key. Always so for random ops.
+  bool checks_numbers = false;
 };
 
 // All entries, built once, sorted by name.

@@ -44,7 +44,8 @@ class ScalarReader {
 
   // By arithmetic, since not every compiler converts the bits of 64-bit types.
   Value take_u64(int64_t& at, int64_t count) {
-    const Value pairs = b_.convert(b_.reshape(take(words_, at, 2 * count), {count, 2}), DType::kU64);
+    const Value pairs =
+        b_.convert(b_.reshape(take(words_, at, 2 * count), {count, 2}), DType::kU64);
     const Value low = b_.reshape(b_.slice(pairs, {0, 0}, {count, 1}), {count});
     const Value high = b_.reshape(b_.slice(pairs, {0, 1}, {count, 2}), {count});
     return b_.or_(low, b_.shift_left(high, b_.splat(32, high.type())));
@@ -91,7 +92,8 @@ FusedProgram::FusedProgram(const Segment& segment, const Signature& signature)
       donated(signature.donated),
       num_externals(signature.externals.size()),
       scalars{static_cast<uint32_t>(segment.f32.size()), static_cast<uint32_t>(segment.f64.size()),
-              static_cast<uint32_t>(segment.s64.size()), static_cast<uint32_t>(segment.rng.size())} {
+              static_cast<uint32_t>(segment.s64.size()),
+              static_cast<uint32_t>(segment.rng.size())} {
   for (size_t n = 0; n < segment.nodes.size(); ++n) {
     const ProgramPtr& node = segment.nodes[n].program;
     nodes.push_back(node);

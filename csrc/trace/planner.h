@@ -1,6 +1,6 @@
 // Where Fused Eager cuts the op stream into programs by itself. A pure function of the stream: no
-// clock, no counter that outlives a cut, so the same code cuts alike in every process, and a loop of
-// any length falls into step with itself (content-defined chunking, as backup tools do it): the
+// clock, no counter that outlives a cut, so the same code cuts alike in every process, and a loop
+// of any length falls into step with itself (content-defined chunking, as backup tools do it): the
 // place depends on the ops around it. Each node has a hash over the last few ops; the node with the
 // smallest one among those pending is the anchor. When the anchor comes again, the stream repeats
 // itself: the cut is at the anchor before, and so each turn of a loop becomes the same program.

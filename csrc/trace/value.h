@@ -53,7 +53,9 @@ class DeviceValue final : public c10::intrusive_ptr_target {
   // For a pending value, once, by the thread that launches: its memory, or why there is none.
   void settle(PJRT_Buffer* buffer);
   void fail(std::exception_ptr error) noexcept;
-  bool pending() const noexcept { return state_.load(std::memory_order_acquire) == State::kPending; }
+  bool pending() const noexcept {
+    return state_.load(std::memory_order_acquire) == State::kPending;
+  }
 
   // Launches what is pending on a device; returns with every value issued before settled. Set once.
   using Launch = void (*)(int device);

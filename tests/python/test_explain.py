@@ -36,6 +36,7 @@ def ones(*sizes: int, **options: Any) -> torch.Tensor:
 # Counts
 
 
+@torch_tpu.mode("strict")
 def test_stats_count_what_happened():
     x = ones(4)
     y = x + 1
@@ -44,19 +45,21 @@ def test_stats_count_what_happened():
     y.cpu()
     stats = torch_tpu.stats()
     assert stats["launches"] == 3
-    assert (stats["hits"], stats["misses"], stats["compiles"]) == (1, 2, 2)
-    assert stats["compile_seconds"] > 0
+    assert (stats["hits"], stats["misses"]) == (1, 2)
+    assert stats["compiles"] + stats["disk_hits"] == 2
     assert stats["uploads"] == 1
     assert stats["upload_bytes"] == 16
     assert stats["host_reads"] == 2
     assert stats["host_read_bytes"] == 4 + 16
     assert stats["cuts"] == {}
-    for name in ("disk_hits", "replays", "fused_launches", "background_compiles"):
+    for name in ("replays", "fused_launches", "background_compiles"):
         assert stats[name] == 0
     torch_tpu.reset_stats()
     zero = torch_tpu.stats()
     assert zero["programs"] == 2  # they stay
-    assert not any(value for name, value in zero.items() if name != "programs")
+    assert not any(
+        value for name, value in zero.items() if name not in ("programs", "fused", "disk")
+    )
 
 
 def test_sizes_that_depend_on_data_are_reads():
@@ -232,7 +235,7 @@ def test_transfers_say_where_on_request():
     texts = [row["text"] for row in torch_tpu.explain().reads]
     assert "copy to the host" in texts
     located = next(text for text in texts if text.startswith("item() at "))
-    assert located.endswith(" in test_transfers_say_where_on_request")
+    assert " in test_transfers_say_where_on_request" in located
 
 
 # At the end of a process, and from the command line

@@ -11,10 +11,10 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from torch_tpu.cli import cache, precompile
+from torch_tpu.cli import cache, explain, precompile
 from torch_tpu.cli._common import CommandError
 
-COMMANDS = (cache, precompile)
+COMMANDS = (cache, precompile, explain)
 
 _DESCRIPTION = """\
 Tools for PyTorch on TPUs.
@@ -22,6 +22,7 @@ Tools for PyTorch on TPUs.
   torch-tpu cache info                      what is kept of compiled programs, and where
   torch-tpu precompile train.py -o my.pack  compile ahead: a pack of all programs a script uses
   TORCH_TPU_PACK=my.pack python train.py    and a run that compiles nothing
+  torch-tpu explain train.py                what a script compiles and runs, and why
 """
 
 

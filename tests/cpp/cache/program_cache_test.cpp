@@ -101,7 +101,7 @@ TEST(ProgramCache, TellsAboutItsPrograms) {
   ProgramCache cache(100);
   const trace::Key key = key_of(1, 1);
   cache.insert(key, key.hash(), program("good"));
-  cache.find(key, key.hash());
+  cache.find(key, key.hash())->compiled = true;
   cache.find(key, key.hash())->runs = 3;
   auto refused = program("bad");
   refused->refusal = "not for these arguments";
