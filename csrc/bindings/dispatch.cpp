@@ -75,12 +75,27 @@ base::Fallback parse_fallback(const std::string& text) {
   throw py::value_error("fallback must be 'warn', 'error' or 'silent', got '" + text + "'");
 }
 
+// Not PyGILState_Check: that says yes on every thread once there is a second interpreter.
+void* release_gil() noexcept {
+  if (!Py_IsInitialized()) return nullptr;
+#if PY_VERSION_HEX >= 0x030D0000
+  PyThreadState* current = PyThreadState_GetUnchecked();
+#else
+  PyThreadState* current = _PyThreadState_UncheckedGet();
+#endif
+  const bool ours = current != nullptr && current == PyGILState_GetThisThreadState();
+  return ours ? PyEval_SaveThread() : nullptr;
+}
+
+void take_gil(void* state) { PyEval_RestoreThread(static_cast<PyThreadState*>(state)); }
+
 }  // namespace
 
 void bind_dispatch(py::module_& m) {
   dispatch::register_ops();
   dispatch::set_location_hook(&current_line);
   dispatch::set_issue_line_hooks({&capture_line, &describe_line});
+  dispatch::set_gil_hooks({&release_gil, &take_gil});
   m.def("_issue_line", &issue_line, py::arg("thread") = "calling",
         "The line an op issued here belongs to; thread: calling, attached or native.");
   m.def("_issue_line_cost", &issue_line_cost, py::arg("calls"),
@@ -89,7 +104,8 @@ void bind_dispatch(py::module_& m) {
   m.def(
       "_set_mode",
       [](const std::string& text) { dispatch::set_mode(base::parse_mode(text, "mode")); },
-      py::arg("mode"), py::call_guard<py::gil_scoped_release>(), "Sets the mode of the process: debug, strict or fused.");
+      py::arg("mode"), py::call_guard<py::gil_scoped_release>(),
+      "Sets the mode of the process: debug, strict or fused.");
   m.def("_get_mode", [] { return base::to_string(dispatch::mode()); }, "The mode of the process.");
   m.def("_set_debug_nans", &dispatch::set_debug_nans, py::arg("on"),
         "Whether Debug Eager stops at the first NaN or Inf.");

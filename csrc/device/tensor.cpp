@@ -183,8 +183,8 @@ bool worth_moving_base(const trace::DeviceValue& value, const at::Tensor& tensor
          value.bytes() <= 4 * static_cast<int64_t>(tensor.nbytes());
 }
 
-// Ops that were only recorded have no checks to raise yet: those of the value's own program must come
-// with this read, not with the next one.
+// Ops that were only recorded have no checks to raise yet: those of the value's own program must
+// come with this read, not with the next one.
 void launch_and_raise_checks(const trace::ValuePtr& value, int device) {
   if (value) value->buffer();
   raise_pending_checks(device);

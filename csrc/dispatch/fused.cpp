@@ -59,9 +59,19 @@ Pending& pending_of(int device) {
   return *slot.load();
 }
 
+// Whoever launches may need the GIL, to name a line; so nobody waits for them with it.
+std::unique_lock<std::mutex> take_turn(std::mutex& launching) {
+  std::unique_lock lock(launching, std::try_to_lock);
+  if (!lock.owns_lock()) {
+    const WithoutGil released;
+    lock.lock();
+  }
+  return lock;
+}
+
 // The first `count` pending nodes, or all.
 void launch_first(Pending& pending, int device, size_t count, Cut why) {
-  std::lock_guard in_order(pending.launching);
+  const auto in_order = take_turn(pending.launching);
   trace::Segment segment;
   {
     std::lock_guard lock(pending.mutex);
@@ -104,8 +114,8 @@ void record_call(Frame& frame, trace::ProgramPtr program, c10::Stack* stack) {
   c10::SmallVector<trace::ValuePtr, 4> results;
   for (const trace::Program::Output& output : program->outputs) {
     if (!output.defined) continue;
-    results.push_back(c10::make_intrusive<trace::DeviceValue>(
-        output.value_dtype, output.base_sizes, output.base_strides, frame.device));
+    results.push_back(c10::make_intrusive<trace::DeviceValue>(output.value_dtype, output.base_sizes,
+                                                              output.base_strides, frame.device));
   }
   while (true) {
     std::unique_lock lock(pending.mutex);

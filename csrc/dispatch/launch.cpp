@@ -36,9 +36,8 @@ std::exception_ptr named_error(const std::string& call) {
   try {
     throw;
   } catch (const pjrt::Error& error) {
-    return std::make_exception_ptr(
-        c10::Error({__func__, __FILE__, static_cast<uint32_t>(__LINE__)},
-                   call + " could not run: " + error.what()));
+    return std::make_exception_ptr(c10::Error({__func__, __FILE__, static_cast<uint32_t>(__LINE__)},
+                                              call + " could not run: " + error.what()));
   } catch (...) {
     return std::current_exception();
   }
@@ -48,7 +47,7 @@ std::exception_ptr named_error(const std::string& call) {
 void compile_fused(const trace::FusedPtr& program) noexcept {
   try {
     const std::string text = trace::lower_fused(*program);
-    program->executable = 
+    program->executable =
         compile(program->name, program->fingerprint, text, program->compile_seconds);
     cache::ProgramStore::get().store(*program);
     program->state.store(State::kReady, std::memory_order_release);
@@ -154,7 +153,8 @@ void Launcher::run_fused(FusedProgram& program, trace::Segment& segment, int dev
     for (trace::DeviceValue* value : signature_.externals) args.push_back(value->raw());
     c10::SmallVector<trace::ValuePtr, 2> packs;
     const std::vector<uint32_t> words = pack_words(segment);
-    if (!words.empty()) packs.push_back(upload_pack(DType::kU32, words.data(), words.size(), device));
+    if (!words.empty())
+      packs.push_back(upload_pack(DType::kU32, words.data(), words.size(), device));
     if (!segment.f64.empty()) {
       packs.push_back(upload_pack(DType::kF64, segment.f64.data(), segment.f64.size(), device));
     }
@@ -181,9 +181,9 @@ void Launcher::run_fused(FusedProgram& program, trace::Segment& segment, int dev
   if (!sources.empty()) {
     const int64_t count[] = {static_cast<int64_t>(sources.size())};
     const int64_t step[] = {1};
-    device::queue_flags(c10::make_intrusive<trace::DeviceValue>(outs.back(), DType::kS64, count,
-                                                                step, device),
-                        sources);
+    device::queue_flags(
+        c10::make_intrusive<trace::DeviceValue>(outs.back(), DType::kS64, count, step, device),
+        sources);
   }
 }
 
@@ -267,7 +267,7 @@ void Launcher::run_singly(trace::Segment& segment, int device) {
         run.rng[0] = segment.rng[node.rng];
         run.rng[1] = segment.rng[node.rng + 1];
       }
-      execute(program, run, device, device::line_text(node.line));
+      execute(program, run, device, node.line);
     } catch (...) {
       const std::exception_ptr error = named_error(issued_by(segment, n));
       if (!first_error) first_error = error;
