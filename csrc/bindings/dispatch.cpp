@@ -75,12 +75,27 @@ base::Fallback parse_fallback(const std::string& text) {
   throw py::value_error("fallback must be 'warn', 'error' or 'silent', got '" + text + "'");
 }
 
+// Not PyGILState_Check: that says yes on every thread once there is a second interpreter.
+void* release_gil() noexcept {
+  if (!Py_IsInitialized()) return nullptr;
+#if PY_VERSION_HEX >= 0x030D0000
+  PyThreadState* current = PyThreadState_GetUnchecked();
+#else
+  PyThreadState* current = _PyThreadState_UncheckedGet();
+#endif
+  const bool ours = current != nullptr && current == PyGILState_GetThisThreadState();
+  return ours ? PyEval_SaveThread() : nullptr;
+}
+
+void take_gil(void* state) { PyEval_RestoreThread(static_cast<PyThreadState*>(state)); }
+
 }  // namespace
 
 void bind_dispatch(py::module_& m) {
   dispatch::register_ops();
   dispatch::set_location_hook(&current_line);
   dispatch::set_issue_line_hooks({&capture_line, &describe_line});
+  dispatch::set_gil_hooks({&release_gil, &take_gil});
   m.def("_issue_line", &issue_line, py::arg("thread") = "calling",
         "The line an op issued here belongs to; thread: calling, attached or native.");
   m.def("_issue_line_cost", &issue_line_cost, py::arg("calls"),

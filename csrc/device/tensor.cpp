@@ -183,6 +183,13 @@ bool worth_moving_base(const trace::DeviceValue& value, const at::Tensor& tensor
          value.bytes() <= 4 * static_cast<int64_t>(tensor.nbytes());
 }
 
+// Ops that were only recorded have no checks to raise yet: those of the value's own program must
+// come with this read, not with the next one.
+void launch_and_raise_checks(const trace::ValuePtr& value, int device) {
+  if (value) value->buffer();
+  raise_pending_checks(device);
+}
+
 }  // namespace
 
 bool download_bytes(const at::Tensor& tensor, void* dst) {
@@ -191,7 +198,7 @@ bool download_bytes(const at::Tensor& tensor, void* dst) {
       !tensor.is_non_overlapping_and_dense()) {
     return false;
   }
-  raise_pending_checks(tensor.device().index());
+  launch_and_raise_checks(value, tensor.device().index());
   const size_t bytes = tensor.nbytes();
   if (pjrt::Runtime::get().host_addressable()) {
     value->buffer().await();
@@ -207,8 +214,8 @@ bool download_bytes(const at::Tensor& tensor, void* dst) {
 
 at::Tensor host_view(const at::Tensor& tensor) {
   const int index = tensor.device().index();
-  raise_pending_checks(index);
   const trace::ValuePtr value = cell_of(*tensor.unsafeGetTensorImpl())->load();
+  launch_and_raise_checks(value, index);
   const auto options = at::TensorOptions().dtype(tensor.scalar_type());
   if (!value || tensor.numel() == 0) return at::zeros(tensor.sizes(), options);
   if (!worth_moving_base(*value, tensor)) {
@@ -250,8 +257,8 @@ at::Tensor to_host_zero_copy(const at::Tensor& tensor) {
   TORCH_CHECK(pjrt::Runtime::get().host_addressable(),
               "the memory of this tpu device is not host memory: use tensor.cpu()");
   const int index = tensor.device().index();
-  raise_pending_checks(index);
   const trace::ValuePtr value = cell_of(*tensor.unsafeGetTensorImpl())->load();
+  launch_and_raise_checks(value, index);
   TORCH_CHECK(value && value->contiguous() && value->dtype() == ops::to_dtype(tensor.scalar_type()),
               "this tensor has no memory that can be shared: use tensor.cpu()");
   const at::Tensor base = base_on_host(value);

@@ -1,6 +1,7 @@
 #include "csrc/dispatch/execute.h"
 
 #include "csrc/base/journal.h"
+#include "csrc/device/checks.h"
 #include "csrc/device/generator.h"
 #include "csrc/dispatch/build.h"
 #include "csrc/dispatch/scalar_pool.h"
@@ -19,7 +20,7 @@ void reserve_random(const Frame& frame, const trace::Program& program, uint64_t 
   state[1] = offset;
 }
 
-void execute(trace::Program& program, Execution& run, int device, const std::string& where) {
+void execute(trace::Program& program, Execution& run, int device, trace::IssueLine line) {
   using stablehlo::DType;
   ensure_compiled(program);
   c10::SmallVector<trace::ValuePtr, 3> extra;  // kept alive during the call
@@ -46,7 +47,8 @@ void execute(trace::Program& program, Execution& run, int device, const std::str
                                pjrt::Runtime::get().device(device));
   } catch (const pjrt::Error& error) {
     if (error.is_out_of_memory()) {
-      ledger.throw_out_of_memory(program.new_bytes, "While running " + program.name + where + ".");
+      ledger.throw_out_of_memory(program.new_bytes,
+                                 "While running " + program.name + device::line_text(line) + ".");
     }
     throw;
   }

@@ -8,6 +8,7 @@
 
 #include "csrc/dispatch/frame.h"
 #include "csrc/trace/program.h"
+#include "csrc/trace/trace.h"
 
 namespace torch_tpu::dispatch {
 
@@ -20,8 +21,8 @@ struct Execution {
   c10::SmallVector<PJRT_Buffer*, 8> outs;
 };
 
-// Throws c10::OutOfMemoryError when there is no room; `where` is appended to its text.
-void execute(trace::Program& program, Execution& run, int device, const std::string& where = {});
+// Throws c10::OutOfMemoryError when there is no room; its text names the line, where given.
+void execute(trace::Program& program, Execution& run, int device, trace::IssueLine line = {});
 
 // The part of the generator's stream that a call draws from; none when it does not.
 void reserve_random(const Frame& frame, const trace::Program& program, uint64_t (&state)[2]);

@@ -59,9 +59,19 @@ Pending& pending_of(int device) {
   return *slot.load();
 }
 
+// Whoever launches may need the GIL, to name a line; so nobody waits for them with it.
+std::unique_lock<std::mutex> take_turn(std::mutex& launching) {
+  std::unique_lock lock(launching, std::try_to_lock);
+  if (!lock.owns_lock()) {
+    const WithoutGil released;
+    lock.lock();
+  }
+  return lock;
+}
+
 // The first `count` pending nodes, or all.
 void launch_first(Pending& pending, int device, size_t count, Cut why) {
-  std::lock_guard in_order(pending.launching);
+  const auto in_order = take_turn(pending.launching);
   trace::Segment segment;
   {
     std::lock_guard lock(pending.mutex);

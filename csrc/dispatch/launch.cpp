@@ -97,6 +97,14 @@ trace::FusedPtr meet(const trace::Segment& segment, const trace::Signature& sign
   return program;
 }
 
+// Where the results do not fit together the ops run one by one: only those fail that find no room,
+// and what they would have written in place elsewhere is not lost with them.
+bool fits(const FusedProgram& program, int device) {
+  trace::Ledger& ledger = trace::Ledger::of(device);
+  const int64_t limit = ledger.limit();
+  return limit == 0 || ledger.counts().current_bytes + program.new_bytes <= limit;
+}
+
 }  // namespace
 
 void Launcher::run(trace::Segment& segment, int device) {
@@ -104,7 +112,7 @@ void Launcher::run(trace::Segment& segment, int device) {
   if (segment.nodes.size() > 1) {
     const trace::FusedPtr program = meet(segment, signature_);
     if (compile_when() != base::CompileWhen::kNever &&
-        program->state.load(std::memory_order_acquire) == State::kReady) {
+        program->state.load(std::memory_order_acquire) == State::kReady && fits(*program, device)) {
       run_fused(*program, segment, device);
       return;
     }
@@ -267,7 +275,7 @@ void Launcher::run_singly(trace::Segment& segment, int device) {
         run.rng[0] = segment.rng[node.rng];
         run.rng[1] = segment.rng[node.rng + 1];
       }
-      execute(program, run, device, device::line_text(node.line));
+      execute(program, run, device, node.line);
     } catch (...) {
       const std::exception_ptr error = named_error(issued_by(segment, n));
       if (!first_error) first_error = error;

@@ -15,6 +15,7 @@ std::atomic<bool>& nans_cell() {
 }
 std::atomic<LocationHook> location_hook{nullptr};
 IssueLineHooks line_hooks;  // set while the module is imported, before the first op
+GilHooks gil_hooks;         // the same
 
 }  // namespace
 
@@ -43,6 +44,16 @@ IssueLine issue_line() noexcept {
 std::string describe(IssueLine line) {
   if (line.code == nullptr || line_hooks.describe == nullptr) return "";
   return line_hooks.describe(line);
+}
+
+void set_gil_hooks(GilHooks hooks) { gil_hooks = hooks; }
+
+WithoutGil::WithoutGil() {
+  if (gil_hooks.release != nullptr) state_ = gil_hooks.release();
+}
+
+WithoutGil::~WithoutGil() {
+  if (state_ != nullptr) gil_hooks.take(state_);
 }
 
 }  // namespace torch_tpu::dispatch

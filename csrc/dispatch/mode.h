@@ -36,4 +36,23 @@ void set_issue_line_hooks(IssueLineHooks hooks);
 IssueLine issue_line() noexcept;
 std::string describe(IssueLine line);
 
+// Lets go of Python's lock while it lives, if this thread holds it. For waiting on a lock under
+// which others describe lines: PyTorch makes some calls, as x[i] with i on the device, with the
+// GIL.
+class WithoutGil {
+ public:
+  WithoutGil();
+  ~WithoutGil();
+  WithoutGil(const WithoutGil&) = delete;
+  WithoutGil& operator=(const WithoutGil&) = delete;
+
+ private:
+  void* state_ = nullptr;
+};
+struct GilHooks {
+  void* (*release)() noexcept = nullptr;  // null when this thread does not hold it
+  void (*take)(void*) = nullptr;
+};
+void set_gil_hooks(GilHooks hooks);
+
 }  // namespace torch_tpu::dispatch
