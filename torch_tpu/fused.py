@@ -70,8 +70,8 @@ def wait() -> None:
 def programs() -> list[dict[str, Any]]:
     """The programs cut so far, in the order they were first met: ``name``, ``fingerprint`` (the
     same in every process), ``ops``, ``state`` (seen, compiling, ready or failed), ``sights``,
-    ``runs`` as one program, ``inputs``, ``outputs``, ``donated``, ``compile_seconds``,
-    ``failure``.
+    ``runs`` as one program, ``inputs``, ``outputs``, ``donated``, ``compile_seconds``, ``news``
+    (the first difference to the program most like it), ``failure``.
 
     >>> import torch_tpu
     >>> names = [program["name"] for program in torch_tpu.fused.programs()]

@@ -10,6 +10,7 @@
 #include "csrc/cache/program_cache.h"
 #include "csrc/cache/program_info.h"
 #include "csrc/dispatch/build.h"
+#include "csrc/dispatch/misses.h"
 
 namespace torch_tpu::bindings {
 namespace {
@@ -51,6 +52,7 @@ py::list fused_programs() {
     item["outputs"] = program->alive.size();
     item["donated"] = program->donated.size();
     item["compile_seconds"] = state == State::kReady ? program->compile_seconds : 0.0;
+    item["news"] = dispatch::describe_news(*program);
     item["failure"] = state == State::kFailed ? program->failure : std::string();
     out.append(std::move(item));
   }
@@ -84,6 +86,7 @@ std::vector<cache::ProgramInfo> describe_fused() {
     info.runs = program->runs.load();
     info.hits = program->sights.load() - 1;
     info.origin = program->origin;
+    info.reason = dispatch::describe_news(*program);
     switch (program->state.load(std::memory_order_acquire)) {
       case State::kSeen:
         info.state = cache::ProgramInfo::State::kSeenOnce;

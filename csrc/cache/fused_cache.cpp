@@ -23,9 +23,31 @@ trace::FusedPtr FusedCache::find(const trace::Signature& signature) {
   return {};
 }
 
+// Against the newest few.
+void FusedCache::compare(trace::FusedProgram& program) const {
+  constexpr int kLook = 16;
+  const trace::FusedProgram* nearest = nullptr;
+  size_t most = 0;
+  int looked = 0;
+  for (auto at = recent_.begin(); at != recent_.end() && looked < kLook; ++at, ++looked) {
+    const size_t alike = program.alike(**at);
+    if (alike > most) {
+      nearest = at->get();
+      most = alike;
+    }
+  }
+  if (nearest == nullptr) return;
+  trace::FusedProgram::News& news = program.news;
+  news.alone = false;
+  while (news.at < most && nearest->nodes[news.at] == program.nodes[news.at]) ++news.at;
+  if (news.at < nearest->nodes.size()) news.before = nearest->nodes[news.at];
+  if (news.at < program.nodes.size()) news.after = program.nodes[news.at];
+}
+
 void FusedCache::insert(trace::FusedPtr program) {
   trace::FusedPtr dropped;  // freed outside the lock
   std::lock_guard lock(mutex_);
+  compare(*program);
   recent_.push_front(program);
   by_hash_.emplace(program->hash, recent_.begin());
   order_.push_back(std::move(program));

@@ -35,6 +35,8 @@ class FusedCache {
   void count_failure();
 
  private:
+  void compare(trace::FusedProgram& program) const;
+
   std::mutex mutex_;
   std::list<trace::FusedPtr> recent_;  // last met first
   std::unordered_multimap<uint64_t, std::list<trace::FusedPtr>::iterator> by_hash_;

@@ -23,7 +23,7 @@ struct ProgramInfo {
   double compile_seconds = 0;
   Origin origin = Origin::kCompiled;
   State state = State::kReady;
-  std::string reason;  // of kFailed
+  std::string reason;  // of kFailed; of a fused program else what was new about it
   // For memory_of(): null while there is none; kept alive by its owner.
   const pjrt::LoadedExecutable* executable = nullptr;
   c10::intrusive_ptr<c10::intrusive_ptr_target> owner;

@@ -154,4 +154,23 @@ void reset_misses() noexcept {
   all.total = 0;
 }
 
+std::string describe_news(const trace::FusedProgram& program) {
+  const trace::FusedProgram::News& news = program.news;
+  if (news.alone) return "no program like it before";
+  if (!news.before && !news.after) return "the same ops, other results held or given away";
+  std::string out =
+      "op " + std::to_string(news.at + 1) + " of " + std::to_string(program.nodes.size()) + ": ";
+  if (!news.after) return "it ends after op " + std::to_string(news.at);
+  if (!news.before) return out + news.after->name + " where another ended";
+  if (news.before->name != news.after->name) {
+    return out + news.before->name + " → " + news.after->name;
+  }
+  out += news.after->name + ": ";
+  const Op& op = find_op(news.after->name);
+  const auto words = [](const trace::Key& key) { return std::span(key.data(), key.size()); };
+  const auto difference = first_difference(key_fields(op, words(news.before->key)),
+                                           key_fields(op, words(news.after->key)));
+  return out + (difference ? difference->text() : "another call");
+}
+
 }  // namespace torch_tpu::dispatch

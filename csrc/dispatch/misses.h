@@ -9,6 +9,7 @@
 
 #include "csrc/dispatch/frame.h"
 #include "csrc/dispatch/key_text.h"
+#include "csrc/trace/fused.h"
 
 namespace torch_tpu::dispatch {
 
@@ -28,6 +29,8 @@ struct Miss {
 
 // The newest misses, oldest first.
 std::vector<Miss> misses();
+// What was new about a fused program: "op 37 of 109, aten::cat: input[0].shape[1]: 128 → 135".
+std::string describe_news(const trace::FusedProgram& program);
 // How many there were, also those no longer kept.
 uint64_t num_misses() noexcept;
 void reset_misses() noexcept;

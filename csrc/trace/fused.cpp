@@ -1,5 +1,6 @@
 #include "csrc/trace/fused.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <unordered_map>
 
@@ -115,6 +116,13 @@ bool FusedProgram::lowerable() const {
     if (!node->has_node.load(std::memory_order_acquire)) return false;
   }
   return true;
+}
+
+size_t FusedProgram::alike(const FusedProgram& other) const {
+  const size_t most = std::min(nodes.size(), other.nodes.size());
+  size_t count = 0;
+  while (count < most && nodes[count]->name == other.nodes[count]->name) ++count;
+  return count;
 }
 
 Key FusedProgram::stable_key() const {

@@ -49,6 +49,17 @@ struct FusedProgram final : public c10::intrusive_ptr_target {
   uint64_t fingerprint;   // of the ops and how they are wired: the same in every process
   std::string name;       // "fused_<fingerprint>"
 
+  // What was new about it when it was first met, against the program that begins most like it.
+  struct News {
+    bool alone = true;  // there was none
+    size_t at = 0;      // the first op that differs
+    ProgramPtr before;  // null: the other one has no more ops
+    ProgramPtr after;   // null: this one has no more
+  };
+  News news;
+  // The number of ops from the start that have the same names.
+  size_t alike(const FusedProgram& other) const;
+
   // Written by the thread that compiles, before the state becomes kReady or kFailed.
   pjrt::LoadedExecutable executable;
   std::string failure;
