@@ -44,8 +44,9 @@ def test_stats_count_what_happened():
     y.cpu()
     stats = torch_tpu.stats()
     assert stats["launches"] == 3
-    assert (stats["hits"], stats["misses"], stats["compiles"]) == (1, 2, 2)
-    assert stats["compile_seconds"] > 0
+    assert (stats["hits"], stats["misses"]) == (1, 2)
+    assert stats["compiles"] + stats["disk_hits"] == 2  # the disk may know them
+    assert stats["compile_seconds"] + stats["disk"]["saved_seconds"] > 0
     assert stats["uploads"] == 1
     assert stats["upload_bytes"] == 16
     assert stats["host_reads"] == 2
@@ -232,7 +233,7 @@ def test_transfers_say_where_on_request():
     texts = [row["text"] for row in torch_tpu.explain().reads]
     assert "copy to the host" in texts
     located = next(text for text in texts if text.startswith("item() at "))
-    assert located.endswith(" in test_transfers_say_where_on_request")
+    assert " in test_transfers_say_where_on_request: x[0].item()" in located
 
 
 # At the end of a process, and from the command line
