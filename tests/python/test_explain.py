@@ -52,7 +52,7 @@ def test_stats_count_what_happened():
     assert stats["host_reads"] == 2
     assert stats["host_read_bytes"] == 4 + 16
     assert stats["cuts"] == {}
-    for name in ("disk_hits", "replays", "fused_launches", "background_compiles"):
+    for name in ("replays", "fused_launches", "background_compiles"):
         assert stats[name] == 0
     torch_tpu.reset_stats()
     zero = torch_tpu.stats()
