@@ -36,7 +36,6 @@ def ones(*sizes: int, **options: Any) -> torch.Tensor:
 # Counts
 
 
-@torch_tpu.mode("strict")
 def test_stats_count_what_happened():
     x = ones(4)
     y = x + 1
@@ -46,7 +45,8 @@ def test_stats_count_what_happened():
     stats = torch_tpu.stats()
     assert stats["launches"] == 3
     assert (stats["hits"], stats["misses"]) == (1, 2)
-    assert stats["compiles"] + stats["disk_hits"] == 2
+    assert stats["compiles"] + stats["disk_hits"] == 2  # the disk may know them
+    assert stats["compile_seconds"] + stats["disk"]["saved_seconds"] > 0
     assert stats["uploads"] == 1
     assert stats["upload_bytes"] == 16
     assert stats["host_reads"] == 2
@@ -57,9 +57,10 @@ def test_stats_count_what_happened():
     torch_tpu.reset_stats()
     zero = torch_tpu.stats()
     assert zero["programs"] == 2  # they stay
-    assert not any(
-        value for name, value in zero.items() if name not in ("programs", "fused", "disk")
-    )
+    kept = ("programs", "disk")  # what the process has on disk is not a count of this run
+    counts = {name: value for name, value in zero.items() if name not in kept}
+    assert not any(counts.pop("fused").values())
+    assert not any(counts.values())
 
 
 def test_sizes_that_depend_on_data_are_reads():
@@ -235,7 +236,7 @@ def test_transfers_say_where_on_request():
     texts = [row["text"] for row in torch_tpu.explain().reads]
     assert "copy to the host" in texts
     located = next(text for text in texts if text.startswith("item() at "))
-    assert " in test_transfers_say_where_on_request" in located
+    assert " in test_transfers_say_where_on_request: x[0].item()" in located
 
 
 # At the end of a process, and from the command line

@@ -78,9 +78,7 @@ ADAMW = partial(torch.optim.AdamW, lr=1e-2, eps=1e-4)
 @pytest.mark.parametrize("make", [SGD, ADAMW], ids=["sgd", "adamw"])
 def test_mlp_training(make: Optimizer, form: str) -> None:
     choice = {"foreach": form == "foreach", "fused": form == "fused"}
-    check_everywhere(
-        lambda device: train(mlp(), labelled(5, 6), partial(make, **choice), device)
-    )
+    check_everywhere(lambda device: train(mlp(), labelled(5, 6), partial(make, **choice), device))
 
 
 class Tiny(nn.Module):

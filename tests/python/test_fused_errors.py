@@ -145,14 +145,19 @@ def interrupted_loop(interrupt: Callable[[], None], kind: type[BaseException]) -
     counter = torch.zeros(4, device="tpu")
     double = torch.zeros(4, device="tpu")
     done = 0
-    deadline = time.monotonic() + 30
-    with pytest.raises(kind):
+
+    def loop() -> None:
+        nonlocal counter, double, done
+        deadline = time.monotonic() + 30
         while time.monotonic() < deadline:
             counter += 1
             double += 2
             done += 1
             if done == 50:
                 interrupt()
+
+    with pytest.raises(kind):
+        loop()
     counts = counter.tolist()
     assert counts[0] in (done, done + 1)
     assert counts == [counts[0]] * 4
@@ -240,6 +245,33 @@ def test_reads_cut_and_say_so() -> None:
         assert host_reads() > before, torch_tpu.stats()["cuts"]
 
 
+def test_a_program_that_cannot_be_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    def work() -> list[float]:
+        x = torch.arange(13.0).to("tpu")
+        return ((x * 3 + 1).sin() - x).tolist()
+
+    with torch_tpu.fused.compile_when("never"):
+        expected = work()  # its ops are compiled now
+    torch_tpu.fused.wait()
+    known = {p["name"] for p in torch_tpu.fused.programs() if p["state"] == "failed"}
+    before = torch_tpu.stats()
+    # The text of the program cannot be written, so the compiler does not get it.
+    monkeypatch.setenv("TORCH_TPU_DUMP", "/proc/no/such/folder")
+    with torch_tpu.fused.compile_when("first"):
+        if not known:
+            with pytest.warns(UserWarning, match="could not compile fused_.* run one by one"):
+                assert work() == expected
+        assert work() == expected  # not tried again, and not said again
+    after = torch_tpu.stats()
+    (program,) = (p for p in torch_tpu.fused.programs() if p["state"] == "failed")
+    assert "/proc/no/such/folder" in program["failure"]
+    assert program["runs"] == 0
+    if not known:
+        assert after["compile_failures"] == before["compile_failures"] + 1
+        assert after["fused"]["failures"] == before["fused"]["failures"] + 1
+    assert after["fused_launches"] == before["fused_launches"]
+
+
 # Choices and their bounds
 
 
@@ -306,5 +338,3 @@ def test_small_limits_give_the_same() -> None:
             assert x.sum().item() == 1 << 16
     finally:
         torch_tpu.fused.set_limits(*limits)
-
-

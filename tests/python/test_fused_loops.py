@@ -82,9 +82,7 @@ def test_a_loop_falls_into_step() -> None:
     for _ in range(200):
         x, y = body(x, y)
     x.tolist()
-    ran = [
-        (p["runs"] - runs.get(p["name"], 0)) * len(p["ops"]) for p in torch_tpu.fused.programs()
-    ]
+    ran = [(p["runs"] - runs.get(p["name"], 0)) * len(p["ops"]) for p in torch_tpu.fused.programs()]
     assert max(ran) >= 0.7 * 200 * 6, ran
 
 

@@ -224,7 +224,7 @@ def test_the_end_while_compiling(end: str, code: int, error: str, tmp_path) -> N
 @pytest.mark.parametrize(
     "code",
     [
-        "import torch; x = torch.ones(3, device='tpu', requires_grad=True); (x * 2).sum().backward()",
+        "import torch; x = torch.ones(3, device='tpu').requires_grad_(); (x * 2).sum().backward()",
         "import torch_tpu; torch_tpu.fused.flush(); torch_tpu.fused.wait()",
     ],
 )

@@ -183,6 +183,7 @@ def test_lstm_50_steps() -> None:
     )
 
 
+@torch_tpu.mode("strict")
 def test_learning_rate_compiles_nothing() -> None:
     model = nn.Linear(8, 8).to("tpu")
     x = torch.randn(4, 8, device="tpu")
@@ -203,6 +204,7 @@ def test_learning_rate_compiles_nothing() -> None:
         assert torch_tpu.stats()["misses"] == before, make
 
 
+@torch_tpu.mode("strict")
 def test_python_scalars_compile_nothing() -> None:
     x = torch.randn(5, device="tpu")
     y = torch.randn(5, device="tpu")
