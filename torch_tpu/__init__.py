@@ -67,8 +67,8 @@ try:
         from torch_tpu import fused
         from torch_tpu._explain import Explanation, explain
         from torch_tpu._modes import get_mode, mode, set_mode
-        from torch_tpu._stats import FallbackUse, clear_programs, coverage, reset_stats, stats
         from torch_tpu._packs import load_pack, record_pack
+        from torch_tpu._stats import FallbackUse, clear_programs, coverage, reset_stats, stats
 except Exception as error:
     if not _autoloading:
         raise
@@ -83,13 +83,13 @@ __all__ = [
     "clear_programs",
     "coverage",
     "debug",
-    "fused",
     "explain",
+    "fused",
     "get_mode",
     "load_pack",
     "mode",
-    "reset_stats",
     "record_pack",
+    "reset_stats",
     "safetensors",
     "set_mode",
     "stats",

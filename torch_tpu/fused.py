@@ -41,9 +41,7 @@ def compile_when(when: CompileWhen) -> contextlib.AbstractContextManager[None]:
     ...     pass
     """
     if when not in get_args(CompileWhen):
-        raise ValueError(
-            f"[compile_when] expected 'first', 'second' or 'never', got {when!r}."
-        )
+        raise ValueError(f"[compile_when] expected 'first', 'second' or 'never', got {when!r}.")
     previous: CompileWhen = _C._get_fused_compile()
     _C._set_fused_compile(when)
     return _restore_compile_when(previous)
