@@ -141,6 +141,8 @@ void bind_explain(py::module_& m) {
         dispatch::reset_misses();
       },
       "Forgets events, counts and misses.");
+  m.def("_forget_calls", &dispatch::forget_calls,
+        "Forgets the calls that misses are compared with; for tests.");
   m.def("_journal_record", &record, py::arg("kind"), py::arg("on"),
         "Whether events of that kind are kept; returns what was so before.");
   m.def("_programs", &programs, py::arg("memory") = false, "The programs in memory.");

@@ -13,7 +13,7 @@ constexpr uint32_t kVersion = 2;
 
 #if defined(__x86_64__) && defined(__GLIBCXX__)
 // A new field must be stored too (and this number changed).
-static_assert(sizeof(Program) == 904, "store the new field of Program below");
+static_assert(sizeof(Program) == 912, "store the new field of Program below");
 static_assert(sizeof(Program::Output) == 376, "store the new field of Output below");
 #endif
 
@@ -254,6 +254,7 @@ void decode_fused(std::string_view bytes, trace::FusedProgram& program) {
     throw BadBytes("code with another number of results");
   }
   program.executable = std::move(loaded);
+  program.temp_bytes = program.executable.executable().temp_bytes();
   program.compile_seconds = seconds;
 }
 

@@ -149,6 +149,7 @@ void ensure_compiled(trace::Program& program) {
     }
     program.text = {};
     program.code = {};
+    program.temp_bytes = program.executable.executable().temp_bytes();
     program.compiled.store(true, std::memory_order_release);
   });
 }

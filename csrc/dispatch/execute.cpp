@@ -40,6 +40,7 @@ void execute(trace::Program& program, Execution& run, int device, trace::IssueLi
   run.outs.resize(program.executable.num_outputs());
   trace::Ledger& ledger = trace::Ledger::of(device);
   ledger.check_room(program.new_bytes);
+  if (program.temp_bytes > 0) ledger.note_run(program.new_bytes + program.temp_bytes);
   program.runs.fetch_add(1, std::memory_order_relaxed);
   const base::journal::Span span(base::journal::Kind::kOpLaunch, program.name, program.fingerprint);
   try {

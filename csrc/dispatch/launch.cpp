@@ -49,6 +49,7 @@ void compile_fused(const trace::FusedPtr& program) noexcept {
     const std::string text = trace::lower_fused(*program);
     program->executable =
         compile(program->name, program->fingerprint, text, program->compile_seconds);
+    program->temp_bytes = program->executable.executable().temp_bytes();
     cache::ProgramStore::get().store(*program);
     program->state.store(State::kReady, std::memory_order_release);
   } catch (const std::exception& error) {
@@ -169,6 +170,7 @@ void Launcher::run_fused(FusedProgram& program, trace::Segment& segment, int dev
     for (const trace::ValuePtr& pack : packs) args.push_back(pack->raw());
     trace::Ledger& ledger = trace::Ledger::of(device);
     ledger.check_room(program.new_bytes);
+    ledger.note_run(program.new_bytes + program.temp_bytes);
     try {
       program.executable.execute(args.data(), args.size(), outs.data(),
                                  pjrt::Runtime::get().device(device));

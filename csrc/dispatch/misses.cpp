@@ -154,6 +154,12 @@ void reset_misses() noexcept {
   all.total = 0;
 }
 
+void forget_calls() noexcept {
+  Log& all = log();
+  std::lock_guard lock(all.mutex);
+  all.recent.clear();
+}
+
 std::string describe_news(const trace::FusedProgram& program) {
   const trace::FusedProgram::News& news = program.news;
   if (news.alone) return "no program like it before";

@@ -34,5 +34,7 @@ std::string describe_news(const trace::FusedProgram& program);
 // How many there were, also those no longer kept.
 uint64_t num_misses() noexcept;
 void reset_misses() noexcept;
+// Also the calls to compare with: the next one of each op counts as its first.
+void forget_calls() noexcept;
 
 }  // namespace torch_tpu::dispatch

@@ -107,6 +107,14 @@ std::map<std::string, double> Executable::cost_analysis() const {
   return result;
 }
 
+int64_t Executable::temp_bytes() const noexcept {
+  try {
+    return memory_stats().temp_bytes;
+  } catch (...) {  // it does not tell
+    return 0;
+  }
+}
+
 CompiledMemoryStats Executable::memory_stats() const {
   auto args = make_args<PJRT_Executable_GetCompiledMemoryStats_Args>();
   args.executable = raw_;

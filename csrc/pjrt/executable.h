@@ -61,6 +61,8 @@ class Executable {
   // the plugin, and TPU's "optimal_seconds" may be negative.
   std::map<std::string, double> cost_analysis() const;
   CompiledMemoryStats memory_stats() const;
+  // Of them the bytes a run needs for a while; 0 where the plugin does not tell.
+  int64_t temp_bytes() const noexcept;
   // Empty where the plugin cannot tell.
   std::optional<OptimizedProgram> optimized_program() const;
   std::optional<std::string> fingerprint() const;

@@ -64,6 +64,7 @@ struct FusedProgram final : public c10::intrusive_ptr_target {
   pjrt::LoadedExecutable executable;
   std::string failure;
   double compile_seconds = 0;
+  int64_t temp_bytes = 0;  // what a run needs beside its results
   Program::Origin origin = Program::Origin::kCompiled;
 
   std::atomic<State> state{State::kSeen};

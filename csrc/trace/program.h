@@ -84,6 +84,7 @@ struct Program final : public c10::intrusive_ptr_target {
   enum class Origin : uint8_t { kCompiled, kDisk, kPack };
   Origin origin = Origin::kCompiled;
   uint64_t fingerprint = 0;    // of its text
+  int64_t temp_bytes = 0;      // what a run needs beside its results; known once compiled
   double compile_seconds = 0;  // also when it was not this process that compiled it
   mutable std::atomic<uint64_t> runs{0};
 

@@ -316,6 +316,11 @@ void Ledger::check_room(int64_t bytes) {
   }
 }
 
+void Ledger::note_run(int64_t bytes) {
+  std::lock_guard lock(mutex_);
+  counts_.peak_bytes = std::max(counts_.peak_bytes, counts_.current_bytes + bytes);
+}
+
 void Ledger::throw_out_of_memory(int64_t bytes, const std::string& detail) {
   int64_t current;
   {

@@ -137,6 +137,8 @@ class Ledger {
   // set_per_process_memory_fraction), or what the device has in all.
   void check_room(int64_t bytes);
   [[noreturn]] void throw_out_of_memory(int64_t bytes, const std::string& detail);
+  // A program is about to run that needs so many bytes in all; they count for the peak.
+  void note_run(int64_t bytes);
   void set_limit(int64_t bytes);  // 0: none
   int64_t limit() const { return limit_.load(std::memory_order_relaxed); }
 

@@ -129,11 +129,7 @@ def test_bad_numbers_raise_as_without_the_folder(tmp_path: Path) -> None:
 def test_compiler_flags_are_part_of_the_place(tmp_path: Path) -> None:
     code = """
         import json, torch, torch_tpu
-<<<<<<< HEAD
-        (torch.ones(3, device="tpu") + 1).cpu()
-=======
         (torch.ones(3, device="tpu") + 1).tolist()
->>>>>>> tests3
         print(json.dumps({"compiles": torch_tpu.stats()["compiles"]}))
     """
     assert run(tmp_path / "c", code)["compiles"] > 0
@@ -222,11 +218,7 @@ def test_the_bound_holds(tmp_path: Path) -> None:
     code = """
         import json, torch, torch_tpu
         for n in range(1, 13):
-<<<<<<< HEAD
-            (torch.ones(n, device="tpu") * 2).cpu()
-=======
             (torch.ones(n, device="tpu") * 2).tolist()
->>>>>>> tests3
         print(json.dumps({"disk": torch_tpu.stats()["disk"]}))
     """
     out = run(tmp_path / "c", code, TORCH_TPU_CACHE_BYTES="32K")

@@ -26,6 +26,7 @@ def fresh():
     with torch_tpu.mode("strict"):
         torch_tpu.clear_programs()
         torch_tpu.reset_stats()
+        _C._forget_calls()
         yield
 
 

@@ -13,11 +13,11 @@ from torch_tpu import _C
 
 @pytest.fixture(autouse=True)
 def fresh():
-    """Without the programs and misses of the tests before. Keys to compare with stay, so each test
-    has ops of its own."""
+    """Without the programs, misses and calls of the tests before."""
     with torch_tpu.mode("strict"):
         torch_tpu.clear_programs()
         torch_tpu.reset_stats()
+        _C._forget_calls()
         yield
 
 

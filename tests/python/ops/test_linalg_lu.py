@@ -86,6 +86,7 @@ def test_lu_unpack():
             assert torch.equal(x.cpu(), y)
     with pytest.raises(RuntimeError, match="pivots passed to lu_unpack must be between 1 and"):
         torch.lu_unpack(lu.to("tpu"), torch.full((2, 3), 9, dtype=torch.int32, device="tpu"))
+        torch.tpu.synchronize()
 
 
 def test_without_pivoting():
