@@ -127,7 +127,7 @@ const std::vector<EnvVar>& env_table() {
       {"TORCH_TPU_FUSED_COMPILE", "choice", "first, second or never", "second",
        "When Fused Eager compiles a program: at first sight (waiting for it), when it is met again "
        "(in the background), or never (it runs as single ops)."},
-      {"TORCH_TPU_FUSED_MIN_NODES", "int", "an integer from 1 to 65536", "128",
+      {"TORCH_TPU_FUSED_MIN_NODES", "int", "an integer from 1 to 65536", "64",
        "How long a part of the op stream must be before Fused Eager looks for its repetition."},
       {"TORCH_TPU_FUSED_MAX_NODES", "int", "an integer from 2 to 65536", "1024",
        "Most ops in a program of Fused Eager."},

@@ -16,7 +16,7 @@ namespace torch_tpu::trace {
 struct PlannerLimits {
   // Anchors this far apart are taken as turns of a loop. Turns that are shorter are gathered until
   // they are that long; a cut by length leaves at least as many before it. 1 to max_nodes.
-  size_t min_nodes = 128;
+  size_t min_nodes = 64;
   size_t max_nodes = 1024;  // so many pending nodes are cut at the anchor in any case; 2 to 65536
   // Bytes of all pending results together, an upper bound of what is alive: 1 MiB and up.
   int64_t max_bytes = int64_t{4} << 30;

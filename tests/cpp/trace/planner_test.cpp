@@ -120,7 +120,7 @@ TEST(Planner, ShortTurnsAreGathered) {
   for (const auto& [piece, count] : counts) {
     if (count > 5) longest = piece.size();
   }
-  EXPECT_GE(longest, 128u);
+  EXPECT_GE(longest, 64u);
 }
 
 TEST(Planner, ThePlaceDoesNotDependOnWhatCameBefore) {
