@@ -150,7 +150,7 @@ class Contestant:
         import torch_tpu
 
         fallbacks = {op: use.calls for op, use in torch_tpu.coverage().items()}
-        peak = torch_tpu.tpu.max_memory_allocated()
+        peak = torch_tpu.tpu.max_memory_reserved()
         return {"programs": torch_tpu.stats(), "fallbacks": fallbacks, "peak_bytes": peak}
 
     def answer(self, command: dict[str, Any]) -> dict[str, Any]:

@@ -25,6 +25,7 @@ py::dict memory_counts(int64_t index) {
   py::dict result;
   result["current_bytes"] = counts.current_bytes;
   result["peak_bytes"] = counts.peak_bytes;
+  result["peak_reserved_bytes"] = counts.peak_reserved_bytes;
   result["total_allocated"] = counts.total_allocated;
   result["total_freed"] = counts.total_freed;
   result["current_values"] = counts.current_values;
@@ -59,7 +60,8 @@ void bind_devices(py::module_& m) {
 
 void bind_memory(py::module_& m) {
   m.def("_memory_counts", &memory_counts, py::arg("device") = -1,
-        "dict of counts of live device values: current_bytes, peak_bytes, total_allocated,\n"
+        "dict of counts of live device values: current_bytes, peak_bytes, peak_reserved_bytes,\n"
+        "total_allocated,\n"
         "total_freed, current_values, peak_values, allocations, frees, out_of_memory.");
   m.def(
       "_reset_peak_memory", [](int64_t index) { Ledger::of(check_device(index)).reset_peak(); },

@@ -7,7 +7,6 @@
 #include "csrc/bindings/bindings.h"
 #include "csrc/cache/compile_pool.h"
 #include "csrc/cache/fused_cache.h"
-#include "csrc/cache/program_cache.h"
 #include "csrc/cache/program_info.h"
 #include "csrc/dispatch/build.h"
 #include "csrc/dispatch/misses.h"
@@ -127,14 +126,8 @@ void bind_fused(py::module_& m) {
   m.def(
       "_fused_stop", [] { cache::CompilePool::get().stop(); }, NoGil(),
       "Ends the threads that compile; what is queued is dropped.");
-  m.def(
-      "_compile_programs",
-      [] {
-        for (const trace::ProgramPtr& program : cache::ProgramCache::get().runnable()) {
-          dispatch::ensure_compiled(*program);
-        }
-      },
-      NoGil(), "Compiles the programs of single ops that were only described so far.");
+  m.def("_compile_programs", &dispatch::compile_all, NoGil(),
+        "Compiles the programs of single ops that were only described so far.");
   m.def(
       "_fused_busy", [] { return cache::CompilePool::get().busy(); }, NoGil(),
       "Programs queued for or in compilation.");

@@ -56,6 +56,7 @@ struct TpuAllocator final : c10::DeviceAllocator {
     DeviceStats stats;
     stats.allocation[0] = stats.segment[0] = stats.active[0] = number;
     stats.allocated_bytes[0] = stats.reserved_bytes[0] = bytes;
+    stats.reserved_bytes[0].peak = counts.peak_reserved_bytes;
     stats.active_bytes[0] = stats.requested_bytes[0] = bytes;
     stats.num_ooms = counts.out_of_memory;
     stats.num_device_alloc = counts.allocations;

@@ -1,7 +1,9 @@
 #include "csrc/device/checks.h"
 
+#include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <iterator>
 #include <mutex>
 #include <vector>
 
@@ -21,7 +23,8 @@ using Kind = ops::ValueCheck::Kind;
 
 struct Pending {
   trace::ValuePtr flags;
-  std::vector<FlagSource> sources;
+  FlagSources sources;
+  Owner program;
 };
 
 std::mutex mutex;
@@ -31,7 +34,7 @@ std::vector<Pending>& pending() {
 }
 std::atomic<bool> any_pending{false};
 
-// Enough to bound memory in a loop that never reads; older flags are then looked at early.
+// Enough to bound memory in a loop that never reads; the flags are then looked at early.
 constexpr size_t kMaxPending = 4096;
 
 std::vector<int64_t> read(const trace::DeviceValue& flags, size_t count) {
@@ -71,16 +74,31 @@ void raise_if_violated(int64_t value, const ops::ValueCheck& check,
   TORCH_CHECK(false, text);
 }
 
-size_t add(trace::ValuePtr flags, std::vector<FlagSource> sources) {
+bool violated(const Pending& item) {
+  const std::vector<int64_t> values = read(*item.flags, item.sources.size());
+  return std::any_of(values.begin(), values.end(),
+                     [](int64_t value) { return value != ops::kNoViolation; });
+}
+
+// Past the bound those in order are dropped, so that only violations wait for the next read.
+void add(Pending item) {
+  std::vector<Pending> full;
+  {
+    std::lock_guard lock(mutex);
+    pending().push_back(std::move(item));
+    any_pending.store(true, std::memory_order_release);
+    if (pending().size() < kMaxPending) return;
+    full.swap(pending());
+  }
+  std::erase_if(full, [](const Pending& old) { return !violated(old); });
   std::lock_guard lock(mutex);
-  pending().push_back({std::move(flags), std::move(sources)});
-  any_pending.store(true, std::memory_order_release);
-  return pending().size();
+  pending().insert(pending().begin(), std::make_move_iterator(full.begin()),
+                   std::make_move_iterator(full.end()));
 }
 
 }  // namespace
 
-void check_flag(trace::ValuePtr flag, const ops::ValueCheck& check) {
+void check_flag(trace::ValuePtr flag, const ops::ValueCheck& check, Owner program) {
   // PyTorch reads the info of a factorization before it goes on, on every device.
   if (check.kind == Kind::kMatrix || check.kind == Kind::kBatch) {
     const base::journal::Span span(base::journal::Kind::kHostRead, "linear-algebra check");
@@ -92,13 +110,11 @@ void check_flag(trace::ValuePtr flag, const ops::ValueCheck& check) {
     raise_if_violated(*value, check);
     return;
   }
-  const int device = flag->device();
-  const size_t size = add(std::move(flag), {{check, "", {}}});
-  if (size > kMaxPending) raise_pending_checks(device);
+  add({std::move(flag), {{&check, nullptr, {}}}, std::move(program)});
 }
 
-void queue_flags(trace::ValuePtr flags, std::vector<FlagSource> sources) {
-  add(std::move(flags), std::move(sources));
+void queue_flags(trace::ValuePtr flags, FlagSources sources, Owner program) {
+  add({std::move(flags), std::move(sources), std::move(program)});
 }
 
 void set_line_text(LineText text) { line_text_hook.store(text); }
@@ -122,8 +138,8 @@ void raise_pending_checks(int) {
       if (values[i] == ops::kNoViolation) continue;
       const FlagSource& source = item.sources[i];
       std::string issued;
-      if (!source.op.empty()) issued = "\nIssued by " + source.op + line_text(source.line) + ".";
-      raise_if_violated(values[i], source.check, issued);
+      if (source.op != nullptr) issued = "\nIssued by " + *source.op + line_text(source.line) + ".";
+      raise_if_violated(values[i], *source.check, issued);
     }
   }
 }

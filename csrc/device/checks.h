@@ -4,7 +4,8 @@
 #pragma once
 
 #include <string>
-#include <vector>
+
+#include <c10/util/SmallVector.h>
 
 #include "csrc/ops/source.h"
 #include "csrc/trace/trace.h"
@@ -12,18 +13,21 @@
 
 namespace torch_tpu::device {
 
-// Takes a 0-d s64 flag. May throw (c10::IndexError, or c10::Error for a RuntimeError) now.
-void check_flag(trace::ValuePtr flag, const ops::ValueCheck& check);
-
-// Where the flags of a fused program come from: one check each, and the call it belongs to.
+// Where a flag comes from. The pointers lead into a program.
 struct FlagSource {
-  ops::ValueCheck check;
-  std::string op;
+  const ops::ValueCheck* check;
+  const std::string* op;  // null: the call has not returned yet, so its text need not name it
   trace::IssueLine line;
 };
-// The same for an s64 array of flags, one per source, of calls that returned long ago: never
-// throws a violation itself, and its text names the call.
-void queue_flags(trace::ValuePtr flags, std::vector<FlagSource> sources);
+using FlagSources = c10::SmallVector<FlagSource, 2>;
+using Owner = c10::intrusive_ptr<c10::intrusive_ptr_target>;  // of the program
+
+// Takes a 0-d s64 flag. May throw (c10::IndexError, or c10::Error for a RuntimeError) now.
+void check_flag(trace::ValuePtr flag, const ops::ValueCheck& check, Owner program);
+
+// The same for s64 flags, one per source, of calls that returned long ago: never throws a violation
+// itself, and its text names the call.
+void queue_flags(trace::ValuePtr flags, FlagSources sources, Owner program);
 
 // Gives " at file.py:12 in f" for a line, or "". Set once, by the bindings.
 using LineText = std::string (*)(const trace::IssueLine& line);

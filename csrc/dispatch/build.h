@@ -34,5 +34,8 @@ void add_node(const Frame& frame, trace::Program& program);
 // The same call with some written tensors' memory given to the results, one bit each; the program
 // itself where that cannot be had.
 trace::ProgramPtr donating(const trace::ProgramPtr& program, const std::vector<uint64_t>& mask);
+// Compiles all single-op programs that were only described so far, and those that give the memory
+// of everything they write: what a run in any mode may need.
+void compile_all();
 
 }  // namespace torch_tpu::dispatch

@@ -5,7 +5,6 @@
 #include "csrc/device/generator.h"
 #include "csrc/dispatch/build.h"
 #include "csrc/dispatch/scalar_pool.h"
-#include "csrc/pjrt/runtime.h"
 
 namespace torch_tpu::dispatch {
 
@@ -37,22 +36,11 @@ void execute(trace::Program& program, Execution& run, int device, trace::IssueLi
   for (const trace::ValuePtr& kept : program.extra_inputs) {
     add(kept ? kept : upload_once(DType::kU64, run.rng, 2, device));
   }
-  run.outs.resize(program.executable.num_outputs());
-  trace::Ledger& ledger = trace::Ledger::of(device);
-  ledger.check_room(program.new_bytes);
-  if (program.temp_bytes > 0) ledger.note_run(program.new_bytes + program.temp_bytes);
   program.runs.fetch_add(1, std::memory_order_relaxed);
   const base::journal::Span span(base::journal::Kind::kOpLaunch, program.name, program.fingerprint);
-  try {
-    program.executable.execute(run.args.data(), run.args.size(), run.outs.data(),
-                               pjrt::Runtime::get().device(device));
-  } catch (const pjrt::Error& error) {
-    if (error.is_out_of_memory()) {
-      ledger.throw_out_of_memory(program.new_bytes,
-                                 "While running " + program.name + device::line_text(line) + ".");
-    }
-    throw;
-  }
+  run_executable(program.executable, run.args, run.outs, device,
+                 {program.new_bytes, program.temp_bytes},
+                 [&] { return program.name + device::line_text(line); });
 }
 
 }  // namespace torch_tpu::dispatch

@@ -7,6 +7,7 @@
 #include <c10/util/SmallVector.h>
 
 #include "csrc/dispatch/frame.h"
+#include "csrc/pjrt/runtime.h"
 #include "csrc/trace/program.h"
 #include "csrc/trace/trace.h"
 
@@ -23,6 +24,27 @@ struct Execution {
 
 // Throws c10::OutOfMemoryError when there is no room; its text names the line, where given.
 void execute(trace::Program& program, Execution& run, int device, trace::IssueLine line = {});
+
+// What running a program of any kind comes down to: room, the executable, and its errors. `where`
+// gives the text for an out-of-memory error.
+struct Needs {
+  int64_t new_bytes = 0;
+  int64_t temp_bytes = 0;
+};
+template <typename Args, typename Outs, typename Where>
+void run_executable(const pjrt::LoadedExecutable& executable, const Args& args, Outs& outs,
+                    int device, Needs needs, Where&& where) {
+  outs.resize(executable.num_outputs());
+  trace::Ledger& ledger = trace::Ledger::of(device);
+  ledger.check_room(needs.new_bytes);
+  if (needs.temp_bytes > 0) ledger.note_run(needs.new_bytes + needs.temp_bytes);
+  try {
+    executable.execute(args.data(), args.size(), outs.data(), pjrt::Runtime::get().device(device));
+  } catch (const pjrt::Error& error) {
+    if (!error.is_out_of_memory()) throw;
+    ledger.throw_out_of_memory(needs.new_bytes, "While running " + where() + ".");
+  }
+}
 
 // The part of the generator's stream that a call draws from; none when it does not.
 void reserve_random(const Frame& frame, const trace::Program& program, uint64_t (&state)[2]);

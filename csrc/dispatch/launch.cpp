@@ -110,18 +110,18 @@ bool fits(const FusedProgram& program, int device) {
 
 void Launcher::run(trace::Segment& segment, int device) {
   signature_.build(segment);
-  if (segment.nodes.size() > 1) {
-    const trace::FusedPtr program = meet(segment, signature_);
-    if (compile_when() != base::CompileWhen::kNever &&
-        program->state.load(std::memory_order_acquire) == State::kReady && fits(*program, device)) {
-      run_fused(*program, segment, device);
-      return;
-    }
-    const Span span(Kind::kReplay, program->name, program->fingerprint,
-                    static_cast<int64_t>(segment.nodes.size()));
+  if (segment.nodes.size() == 1) {
     run_singly(segment, device);
     return;
   }
+  const trace::FusedPtr program = meet(segment, signature_);
+  if (compile_when() != base::CompileWhen::kNever &&
+      program->state.load(std::memory_order_acquire) == State::kReady && fits(*program, device)) {
+    run_fused(program, segment, device);
+    return;
+  }
+  const Span span(Kind::kReplay, program->name, program->fingerprint,
+                  static_cast<int64_t>(segment.nodes.size()));
   run_singly(segment, device);
 }
 
@@ -143,21 +143,19 @@ std::vector<uint32_t> pack_words(const trace::Segment& segment) {
 
 }  // namespace
 
-void Launcher::run_fused(FusedProgram& program, trace::Segment& segment, int device) {
+void Launcher::run_fused(const trace::FusedPtr& owner, trace::Segment& segment, int device) {
+  FusedProgram& program = *owner;
   const Span span(Kind::kLaunch, program.name, program.fingerprint,
                   static_cast<int64_t>(segment.nodes.size()), program.new_bytes);
   c10::SmallVector<PJRT_Buffer*, 64> args;
   std::vector<trace::ValuePtr> results;
   for (uint32_t k : program.alive) results.push_back(std::move(segment.outputs[k]));
-  const std::vector<device::FlagSource> sources = [&] {
-    std::vector<device::FlagSource> out;
-    for (const auto& check : program.checks) {
-      const trace::TraceNode& node = segment.nodes[check.node];
-      out.push_back({*check.what, node.program->name, node.line});
-    }
-    return out;
-  }();
-  c10::SmallVector<PJRT_Buffer*, 64> outs(program.executable.num_outputs());
+  device::FlagSources sources;
+  for (const auto& check : program.checks) {
+    sources.push_back(
+        {check.what, &program.nodes[check.node]->name, segment.nodes[check.node].line});
+  }
+  c10::SmallVector<PJRT_Buffer*, 64> outs;
   try {
     for (trace::DeviceValue* value : signature_.externals) args.push_back(value->raw());
     c10::SmallVector<trace::ValuePtr, 2> packs;
@@ -168,18 +166,10 @@ void Launcher::run_fused(FusedProgram& program, trace::Segment& segment, int dev
       packs.push_back(upload_pack(DType::kF64, segment.f64.data(), segment.f64.size(), device));
     }
     for (const trace::ValuePtr& pack : packs) args.push_back(pack->raw());
-    trace::Ledger& ledger = trace::Ledger::of(device);
-    ledger.check_room(program.new_bytes);
-    ledger.note_run(program.new_bytes + program.temp_bytes);
-    try {
-      program.executable.execute(args.data(), args.size(), outs.data(),
-                                 pjrt::Runtime::get().device(device));
-    } catch (const pjrt::Error& error) {
-      if (!error.is_out_of_memory()) throw;
-      ledger.throw_out_of_memory(program.new_bytes,
-                                 "While running " + program.name + ", which ends with " +
-                                     issued_by(segment, segment.nodes.size() - 1) + ".");
-    }
+    run_executable(
+        program.executable, args, outs, device, {program.new_bytes, program.temp_bytes}, [&] {
+          return program.name + ", which ends with " + issued_by(segment, segment.nodes.size() - 1);
+        });
   } catch (...) {
     for (const trace::ValuePtr& result : results) result->fail(std::current_exception());
     throw;
@@ -193,7 +183,7 @@ void Launcher::run_fused(FusedProgram& program, trace::Segment& segment, int dev
     const int64_t step[] = {1};
     device::queue_flags(
         c10::make_intrusive<trace::DeviceValue>(outs.back(), DType::kS64, count, step, device),
-        sources);
+        std::move(sources), owner);
   }
 }
 
@@ -293,7 +283,7 @@ void Launcher::run_singly(trace::Segment& segment, int device) {
       device::queue_flags(
           c10::make_intrusive<trace::DeviceValue>(run.outs[num_outputs + i], DType::kS64,
                                                   trace::ShapeRef{}, trace::ShapeRef{}, device),
-          {{program.checks[i], program.name, node.line}});
+          {{&program.checks[i], &program.name, node.line}}, programs_[n]);
     }
   }
   programs_.clear();

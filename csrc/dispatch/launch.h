@@ -14,7 +14,7 @@ class Launcher {
   void run(trace::Segment& segment, int device);
 
  private:
-  void run_fused(trace::FusedProgram& program, trace::Segment& segment, int device);
+  void run_fused(const trace::FusedPtr& owner, trace::Segment& segment, int device);
   void run_singly(trace::Segment& segment, int device);
   void plan_donations(const trace::Segment& segment);
 

@@ -46,7 +46,8 @@ void run_now(trace::Program& program, const Frame& frame, Execution& run) {
 }
 
 // Wraps the outputs and puts the results in place of the arguments on the stack.
-void finish(const trace::Program& program, Frame& frame, Execution& run, c10::Stack* stack) {
+void finish(const trace::ProgramPtr& owner, Frame& frame, Execution& run, c10::Stack* stack) {
+  const trace::Program& program = *owner;
   size_t next = 0;
   Counts counts;
   if (program.num_counts > 0) {
@@ -65,7 +66,7 @@ void finish(const trace::Program& program, Frame& frame, Execution& run, c10::St
         frame.device));
   }
   for (size_t i = 0; i < flags.size(); ++i) {
-    device::check_flag(std::move(flags[i]), program.checks[i]);
+    device::check_flag(std::move(flags[i]), program.checks[i], owner);
   }
   if (program.num_counts > 0) device::raise_pending_checks(frame.device);  // as any read does
 }
@@ -111,13 +112,13 @@ void run_op(const Op& op, c10::Stack* stack) {
       DebugCall record(frame);
       record.guard([&] {
         run_now(*program, frame, run);
-        finish(*program, frame, run, stack);
+        finish(program, frame, run, stack);
       });
       record.check(*stack, op);
       return;
     }
     run_now(*program, frame, run);
-    finish(*program, frame, run, stack);
+    finish(program, frame, run, stack);
     return;
   }
 }

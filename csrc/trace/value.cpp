@@ -282,12 +282,14 @@ void Ledger::when_idle(std::function<void()> done) {
 
 MemoryCounts Ledger::counts() {
   std::lock_guard lock(mutex_);
-  return counts_;
+  MemoryCounts counts = counts_;
+  counts.peak_reserved_bytes = std::max(counts.peak_reserved_bytes, counts.peak_bytes);
+  return counts;
 }
 
 void Ledger::reset_peak() {
   std::lock_guard lock(mutex_);
-  counts_.peak_bytes = counts_.current_bytes;
+  counts_.peak_bytes = counts_.peak_reserved_bytes = counts_.current_bytes;
   counts_.peak_values = counts_.current_values;
 }
 
@@ -318,7 +320,8 @@ void Ledger::check_room(int64_t bytes) {
 
 void Ledger::note_run(int64_t bytes) {
   std::lock_guard lock(mutex_);
-  counts_.peak_bytes = std::max(counts_.peak_bytes, counts_.current_bytes + bytes);
+  counts_.peak_reserved_bytes =
+      std::max(counts_.peak_reserved_bytes, counts_.current_bytes + bytes);
 }
 
 void Ledger::throw_out_of_memory(int64_t bytes, const std::string& detail) {

@@ -104,7 +104,8 @@ using ValuePtr = c10::intrusive_ptr<DeviceValue>;
 struct MemoryCounts {
   int64_t current_bytes = 0;
   int64_t peak_bytes = 0;
-  int64_t total_allocated = 0;  // since the start
+  int64_t peak_reserved_bytes = 0;  // with what programs needed for a while beside their results
+  int64_t total_allocated = 0;      // since the start
   int64_t total_freed = 0;
   int64_t current_values = 0;
   int64_t peak_values = 0;
@@ -137,7 +138,7 @@ class Ledger {
   // set_per_process_memory_fraction), or what the device has in all.
   void check_room(int64_t bytes);
   [[noreturn]] void throw_out_of_memory(int64_t bytes, const std::string& detail);
-  // A program is about to run that needs so many bytes in all; they count for the peak.
+  // A program is about to run that needs so many bytes in all.
   void note_run(int64_t bytes);
   void set_limit(int64_t bytes);  // 0: none
   int64_t limit() const { return limit_.load(std::memory_order_relaxed); }

@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -18,6 +18,30 @@ os.environ.setdefault(
 )
 
 RunPython = Callable[..., str]
+
+
+@pytest.fixture
+def fused_mode() -> Iterator[None]:
+    """Fused Eager with its defaults, which a test may change."""
+    import torch_tpu
+
+    limits = torch_tpu.fused.limits()
+    with torch_tpu.mode("fused"), torch_tpu.fused.compile_when("second"):
+        yield
+    torch_tpu.fused.wait()
+    torch_tpu.fused.set_limits(*limits)
+
+
+@pytest.fixture
+def fresh_counts() -> Iterator[None]:
+    """Strict Eager, without the programs, counts, misses and calls of the tests before."""
+    import torch_tpu
+
+    with torch_tpu.mode("strict"):
+        torch_tpu.clear_programs()
+        torch_tpu.reset_stats()
+        torch_tpu._C._forget_calls()
+        yield
 
 
 @pytest.fixture

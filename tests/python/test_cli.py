@@ -95,7 +95,7 @@ def test_load_pack(script: Path, pack: Path, tmp_path: Path) -> None:
     first = f"import torch_tpu; assert torch_tpu.load_pack({str(pack)!r}) > 10\n"
     loading.write_text(first + script.read_text())
     (tmp_path / "beside.py").write_text("NAME = ''\n")
-    assert "compiled 0 " in python(loading, "2", cache=tmp_path / "off")
+    assert "compiled 0 " in python(loading, "2", cache=tmp_path / "off", TORCH_TPU_MODE="strict")
 
 
 def test_a_pack_of_another_compiler_says_what_differs(

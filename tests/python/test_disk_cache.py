@@ -230,8 +230,9 @@ def test_an_op_with_somebody_elses_decomposition_is_not_stored(tmp_path: Path) -
     code = """
         import json, torch, torch_tpu
         from torch._decomp import register_decomposition
-        library = torch.library.Library("mine", "DEF")
-        library.define("scale(Tensor x) -> Tensor")
+        from torch import library
+        mine = library.Library("mine", "DEF")
+        mine.define("scale(Tensor x) -> Tensor")
         register_decomposition(torch.ops.mine.scale.default)(lambda x: x * FACTOR)
         x = torch.ones(2, device="tpu")
         print(json.dumps({"y": torch.ops.mine.scale(x).tolist()}))

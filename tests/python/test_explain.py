@@ -19,15 +19,7 @@ import torch_tpu
 from torch_tpu import _C
 from torch_tpu.cli import explain as cli
 
-
-@pytest.fixture(autouse=True)
-def fresh():
-    """Each test counts from zero, with no programs of the tests before."""
-    with torch_tpu.mode("strict"):
-        torch_tpu.clear_programs()
-        torch_tpu.reset_stats()
-        _C._forget_calls()
-        yield
+pytestmark = pytest.mark.usefixtures("fresh_counts")
 
 
 def ones(*sizes: int, **options: Any) -> torch.Tensor:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Iterator
 
 import pytest
 import torch
@@ -12,14 +11,7 @@ from torch import Tensor
 
 import torch_tpu
 
-
-@pytest.fixture(autouse=True)
-def _fused() -> Iterator[None]:
-    limits = torch_tpu.fused.limits()
-    with torch_tpu.mode("fused"), torch_tpu.fused.compile_when("second"):
-        yield
-    torch_tpu.fused.wait()
-    torch_tpu.fused.set_limits(*limits)
+pytestmark = pytest.mark.usefixtures("fused_mode")
 
 
 def body(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:

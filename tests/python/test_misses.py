@@ -10,15 +10,7 @@ import torch
 import torch_tpu
 from torch_tpu import _C
 
-
-@pytest.fixture(autouse=True)
-def fresh():
-    """Without the programs, misses and calls of the tests before."""
-    with torch_tpu.mode("strict"):
-        torch_tpu.clear_programs()
-        torch_tpu.reset_stats()
-        _C._forget_calls()
-        yield
+pytestmark = pytest.mark.usefixtures("fresh_counts")
 
 
 def ones(*sizes: int, **options: Any) -> torch.Tensor:

@@ -1,4 +1,5 @@
-"""Device memory, counted by what is alive: nothing is cached, so reserved equals allocated."""
+"""Device memory, counted by what is alive. Nothing is cached; what is reserved beyond that is what
+programs need while they run."""
 
 from __future__ import annotations
 
@@ -107,12 +108,12 @@ def memory_reserved(device: DeviceLike = None) -> int:
 
 
 def max_memory_reserved(device: DeviceLike = None) -> int:
-    """The same as :func:`max_memory_allocated`: nothing is cached.
+    """The peak with what programs needed beside their results, as far as the plugin tells.
 
     >>> import torch
     >>> reserved = torch.tpu.max_memory_reserved()
     """
-    return max_memory_allocated(device)
+    return _count(device, "peak_reserved_bytes")
 
 
 def reset_peak_memory_stats(device: DeviceLike = None) -> None:
