@@ -32,10 +32,12 @@ def register() -> None:
     native._set_search_dirs(_search_dirs())
     _name_device()
     from torch_tpu import _exit, _explain, _interop
+    from torch_tpu._compile import hook
 
     _interop.install()
     _explain.install()
     _exit.install()
+    hook.install()
     _done = True
 
 

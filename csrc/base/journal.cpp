@@ -124,11 +124,21 @@ const char* name(Kind kind) noexcept {
 }
 
 const char* name(Cut reason) noexcept {
-  static constexpr const char* kNames[] = {
-      "host read",           "synchronize",   "event",          "copy to another device",
-      "collective",          "memory budget", "maximum length", "repetition",
-      "data-dependent size", "mode change",   "unsupported op", "linear-algebra check",
-      "user flush",          "exit"};
+  static constexpr const char* kNames[] = {"host read",
+                                           "synchronize",
+                                           "event",
+                                           "copy to another device",
+                                           "collective",
+                                           "memory budget",
+                                           "maximum length",
+                                           "repetition",
+                                           "data-dependent size",
+                                           "mode change",
+                                           "unsupported op",
+                                           "linear-algebra check",
+                                           "user flush",
+                                           "compiled call",
+                                           "exit"};
   static_assert(std::size(kNames) == kNumCuts);
   return kNames[static_cast<size_t>(reason)];
 }

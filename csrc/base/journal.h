@@ -45,9 +45,10 @@ enum class Cut : uint8_t {
   kUnsupportedOp,
   kLinalgCheck,
   kUserFlush,
+  kCompiledCall,
   kExit,
 };
-inline constexpr int kNumCuts = 14;
+inline constexpr int kNumCuts = 15;
 const char* name(Cut reason) noexcept;  // "host read"
 
 struct Event {

@@ -48,5 +48,6 @@ PYBIND11_MODULE(_C, m) {
   bindings::bind_decompose(m);
   bindings::bind_explain(m);
   bindings::bind_cache(m);
+  bindings::bind_compiled(m);
   bindings::bind_topology(m);
 }

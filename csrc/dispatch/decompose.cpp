@@ -137,21 +137,6 @@ bool run_functional_form(const c10::OperatorHandle& handle, c10::Stack* stack) {
   return true;
 }
 
-// A tensor of the recording with the argument's geometry over its own base value.
-at::Tensor recorded_stand_in(const at::Tensor& tensor, trace::ValuePtr value) {
-  const c10::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
-  at::Tensor out = at::detail::make_tensor<c10::TensorImpl>(
-      c10::Storage(device::make_storage(tensor.device().index(), impl.unsafe_storage().nbytes(),
-                                        std::move(value))),
-      c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), impl.dtype());
-  c10::TensorImpl* made = out.unsafeGetTensorImpl();
-  made->set_sizes_and_strides(impl.sizes(), impl.strides(), impl.storage_offset());
-  if (impl.is_conj()) made->_set_conj(true);
-  if (impl.is_neg()) made->_set_neg(true);
-  if (impl.is_wrapped_number()) made->set_wrapped_number(true);
-  return out;
-}
-
 c10::Stack recorded_arguments(const Frame& frame, Recorder& recorder) {
   std::vector<trace::ValuePtr> values;
   for (const TensorRef& ref : frame.tensors) {
@@ -226,7 +211,7 @@ trace::ProgramPtr build_decomposed(const Frame& frame) {
     c10::Stack stack = recorded_arguments(frame, recorder);
     all.decomposer.run(frame.op.handle, &stack);
     add_results(frame.op, stack, recorder, *program);
-    recorder.finish(*program);
+    compile(*program, recorder.finish(*program));
     add_decomposed_op(frame.op.name);
     return program;
   } catch (const DecompositionFailed& error) {

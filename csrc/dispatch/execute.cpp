@@ -1,6 +1,5 @@
 #include "csrc/dispatch/execute.h"
 
-#include "csrc/base/journal.h"
 #include "csrc/device/checks.h"
 #include "csrc/device/generator.h"
 #include "csrc/dispatch/build.h"
@@ -19,7 +18,8 @@ void reserve_random(const Frame& frame, const trace::Program& program, uint64_t 
   state[1] = offset;
 }
 
-void execute(trace::Program& program, Execution& run, int device, trace::IssueLine line) {
+void execute(trace::Program& program, Execution& run, int device, trace::IssueLine line,
+             base::journal::Kind kind) {
   using stablehlo::DType;
   ensure_compiled(program);
   c10::SmallVector<trace::ValuePtr, 3> extra;  // kept alive during the call
@@ -37,9 +37,9 @@ void execute(trace::Program& program, Execution& run, int device, trace::IssueLi
     add(kept ? kept : upload_once(DType::kU64, run.rng, 2, device));
   }
   program.runs.fetch_add(1, std::memory_order_relaxed);
-  const base::journal::Span span(base::journal::Kind::kOpLaunch, program.name, program.fingerprint);
+  const base::journal::Span span(kind, program.name, program.fingerprint);
   run_executable(program.executable, run.args, run.outs, device,
-                 {program.new_bytes, program.temp_bytes},
+                 {program.new_bytes, program.temp_bytes, run.keep},
                  [&] { return program.name + device::line_text(line); });
 }
 

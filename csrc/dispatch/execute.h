@@ -6,6 +6,7 @@
 
 #include <c10/util/SmallVector.h>
 
+#include "csrc/base/journal.h"
 #include "csrc/dispatch/frame.h"
 #include "csrc/pjrt/runtime.h"
 #include "csrc/trace/program.h"
@@ -18,18 +19,21 @@ struct Execution {
   std::span<const float> f32;
   std::span<const double> f64;
   std::span<const int64_t> s64;
-  uint64_t rng[2] = {0, 0};  // seed and offset, for programs that draw
+  uint64_t rng[2] = {0, 0};       // seed and offset, for programs that draw
+  std::span<const int64_t> keep;  // inputs that the program may not take this time
   c10::SmallVector<PJRT_Buffer*, 8> outs;
 };
 
 // Throws c10::OutOfMemoryError when there is no room; its text names the line, where given.
-void execute(trace::Program& program, Execution& run, int device, trace::IssueLine line = {});
+void execute(trace::Program& program, Execution& run, int device, trace::IssueLine line = {},
+             base::journal::Kind kind = base::journal::Kind::kOpLaunch);
 
 // What running a program of any kind comes down to: room, the executable, and its errors. `where`
 // gives the text for an out-of-memory error.
 struct Needs {
   int64_t new_bytes = 0;
   int64_t temp_bytes = 0;
+  std::span<const int64_t> keep = {};
 };
 template <typename Args, typename Outs, typename Where>
 void run_executable(const pjrt::LoadedExecutable& executable, const Args& args, Outs& outs,
@@ -39,7 +43,8 @@ void run_executable(const pjrt::LoadedExecutable& executable, const Args& args, 
   ledger.check_room(needs.new_bytes);
   if (needs.temp_bytes > 0) ledger.note_run(needs.new_bytes + needs.temp_bytes);
   try {
-    executable.execute(args.data(), args.size(), outs.data(), pjrt::Runtime::get().device(device));
+    executable.execute(args.data(), args.size(), outs.data(), pjrt::Runtime::get().device(device),
+                       needs.keep);
   } catch (const pjrt::Error& error) {
     if (!error.is_out_of_memory()) throw;
     ledger.throw_out_of_memory(needs.new_bytes, "While running " + where() + ".");

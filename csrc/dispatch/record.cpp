@@ -24,10 +24,10 @@ using stablehlo::Value;
 thread_local Recorder* current_recorder = nullptr;
 
 // Ids of different recordings do not meet, so a value that outlives its own is recognised.
-int take_ids() {
-  static std::atomic<int> next{0};
-  constexpr int kPerRecording = 1 << 14;
-  return next.fetch_add(kPerRecording) & 0x3fffffff;
+int64_t take_ids() {
+  static std::atomic<int64_t> next{0};
+  constexpr int64_t kPerRecording = int64_t{1} << 32;
+  return next.fetch_add(kPerRecording);
 }
 
 }  // namespace
@@ -41,7 +41,7 @@ Recorder::~Recorder() { current_recorder = outer_; }
 Recorder* Recorder::current() noexcept { return current_recorder; }
 
 trace::ValuePtr Recorder::remember(const Value& value, trace::ShapeRef strides) {
-  const int id = first_id_ + static_cast<int>(values_.size());
+  const int64_t id = first_id_ + static_cast<int64_t>(values_.size());
   values_.push_back(value);
   const trace::Shape dims(value.dims().begin(), value.dims().end());
   return c10::make_intrusive<trace::DeviceValue>(id, value.dtype(), dims, strides, device_);
@@ -53,7 +53,7 @@ trace::ValuePtr Recorder::add_argument(const trace::DeviceValue& like) {
 }
 
 Value Recorder::value_of(const trace::ValuePtr& value) {
-  const int id = value->recorded_id();
+  const int64_t id = value->recorded_id();
   if (id >= 0) {
     const auto at = static_cast<size_t>(id - first_id_);
     if (id < first_id_ || at >= values_.size()) value->buffer();  // of another recording: throws
@@ -114,6 +114,7 @@ void Recorder::record(const Op& op, c10::Stack* stack) {
     if (!out.counts.empty()) {
       throw trace::RecordedValue("the size of a result of " + op.name + " depends on values");
     }
+    note_op(op.name);
     checks_.insert(checks_.end(), out.checks.begin(), out.checks.end());
     std::vector<Type> types;
     std::vector<Value> defined;
@@ -164,16 +165,55 @@ void Recorder::add_result(const at::Tensor& tensor) {
   outputs_.push_back(std::move(output));
 }
 
-void Recorder::finish(trace::Program& program) {
+void Recorder::add_write(size_t argument, const trace::ValuePtr& value) {
+  trace::Program::Output output;
+  output.write = output.input = static_cast<int>(argument);
+  output.value_dtype = value->dtype();
+  output.base_sizes = trace::to_shape(value->dims());
+  output.base_strides = trace::to_shape(value->strides());
+  output.bytes = value->bytes();
+  b_.alias(static_cast<int64_t>(argument), static_cast<int64_t>(results_.size()));
+  results_.push_back(value_of(value));
+  outputs_.push_back(std::move(output));
+}
+
+void Recorder::note_op(const std::string& name) {
+  for (auto& [known, count] : ops_) {
+    if (known == name) {
+      ++count;
+      return;
+    }
+  }
+  ops_.emplace_back(name, 1);
+}
+
+std::string Recorder::finish(trace::Program& program) {
   for (const ops::PendingCheck& check : checks_) {
     results_.push_back(check.flag);
     program.checks.push_back(check.what);
   }
-  compile(program, b_.finish(results_, trace::module_name(program.name)));
   program.outputs = std::move(outputs_);
-  for (const auto& output : program.outputs) program.new_bytes += output.bytes;
+  for (const auto& output : program.outputs) {
+    program.output_bytes += output.bytes;
+    if (output.write < 0) program.new_bytes += output.bytes;
+  }
   program.extra_inputs = std::move(extra_inputs_);
   program.draws = draws_;
+  return b_.finish(results_, trace::module_name(program.name));
+}
+
+at::Tensor recorded_stand_in(const at::Tensor& tensor, trace::ValuePtr value) {
+  const c10::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
+  at::Tensor out = at::detail::make_tensor<c10::TensorImpl>(
+      c10::Storage(device::make_storage(tensor.device().index(), impl.unsafe_storage().nbytes(),
+                                        std::move(value))),
+      c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), impl.dtype());
+  c10::TensorImpl* made = out.unsafeGetTensorImpl();
+  made->set_sizes_and_strides(impl.sizes(), impl.strides(), impl.storage_offset());
+  if (impl.is_conj()) made->_set_conj(true);
+  if (impl.is_neg()) made->_set_neg(true);
+  if (impl.is_wrapped_number()) made->set_wrapped_number(true);
+  return out;
 }
 
 }  // namespace torch_tpu::dispatch

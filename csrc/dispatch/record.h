@@ -1,9 +1,13 @@
 // While one is alive on a thread, ops of that thread are lowered into one module instead of being
-// run: their results are values with a shape and no memory. This is how a decomposition becomes a
-// program. A read of such a value throws trace::RecordedValue.
+// run: their results are values with a shape and no memory. This is how a decomposition or a graph
+// of torch.compile becomes a program. A read of such a value throws trace::RecordedValue.
 #pragma once
 
+#include <string>
+#include <utility>
 #include <vector>
+
+#include <ATen/core/Tensor.h>
 
 #include "csrc/dispatch/op.h"
 #include "csrc/ops/source.h"
@@ -28,10 +32,15 @@ class Recorder {
   void record(const Op& op, c10::Stack* stack);
   // The tensor's elements as a result of the program.
   void add_result(const at::Tensor& tensor);
-  // Compiles what was recorded.
-  void finish(trace::Program& program);
+  // A new value for the base of an argument, whose memory it may take.
+  void add_write(size_t argument, const trace::ValuePtr& value);
+  // The module of what was recorded, and what its program needs beside the executable.
+  std::string finish(trace::Program& program);
+  // How often each op was recorded, in the order first met.
+  const std::vector<std::pair<std::string, int>>& ops() const { return ops_; }
 
  private:
+  void note_op(const std::string& name);
   stablehlo::Value value_of(const trace::ValuePtr& value);
   stablehlo::Value next_rng_state(uint64_t draws);
   trace::ValuePtr remember(const stablehlo::Value& value, trace::ShapeRef strides);
@@ -40,7 +49,7 @@ class Recorder {
   const int device_;
   stablehlo::Builder b_;
   stablehlo::Values values_;  // by DeviceValue::recorded_id, less first_id_
-  const int first_id_;
+  const int64_t first_id_;
   std::vector<ops::PendingCheck> checks_;
   std::vector<trace::ValuePtr> extra_inputs_;
   std::vector<stablehlo::Value> extra_values_;  // beside extra_inputs_
@@ -48,6 +57,10 @@ class Recorder {
   uint64_t draws_ = 0;
   std::vector<trace::Program::Output> outputs_;
   stablehlo::Values results_;
+  std::vector<std::pair<std::string, int>> ops_;
 };
+
+// A tensor of the recording with the tensor's geometry over its own base value.
+at::Tensor recorded_stand_in(const at::Tensor& tensor, trace::ValuePtr value);
 
 }  // namespace torch_tpu::dispatch

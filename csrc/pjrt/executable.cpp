@@ -214,9 +214,11 @@ std::vector<PJRT_Device*> LoadedExecutable::addressable_devices() const {
 }
 
 void LoadedExecutable::execute(PJRT_Buffer* const* args, size_t nargs, PJRT_Buffer** outs,
-                               PJRT_Device* device) const {
+                               PJRT_Device* device, std::span<const int64_t> keep) const {
   // Both structs on the stack: nothing is shared between threads.
   auto options = make_args<PJRT_ExecuteOptions>();
+  options.non_donatable_input_indices = keep.data();
+  options.num_non_donatable_input_indices = keep.size();
   auto call = execute_args(raw_, &options, 1, nargs);
   call.argument_lists = &args;
   call.output_lists = &outs;

@@ -102,8 +102,9 @@ class LoadedExecutable {
   // The program may still be running on return: an error of the computation
   // itself then shows in the outputs' ready events. XLA:CPU runs a program of
   // less than 1000 flops (transcendentals not counted) inside the call.
-  void execute(PJRT_Buffer* const* args, size_t nargs, PJRT_Buffer** outs,
-               PJRT_Device* device) const;
+  // `keep` names arguments that are not given away this time though the program would take them.
+  void execute(PJRT_Buffer* const* args, size_t nargs, PJRT_Buffer** outs, PJRT_Device* device,
+               std::span<const int64_t> keep = {}) const;
 
   // The same, and the event of its completion (also for programs with no outputs).
   [[nodiscard]] Event execute_with_event(PJRT_Buffer* const* args, size_t nargs, PJRT_Buffer** outs,

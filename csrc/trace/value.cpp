@@ -74,8 +74,8 @@ DeviceValue::DeviceValue(PJRT_Buffer* buffer, stablehlo::DType dtype, ShapeRef d
   Ledger::of(device_).enter(this);
 }
 
-DeviceValue::DeviceValue(int recorded_id, stablehlo::DType dtype, ShapeRef dims, ShapeRef strides,
-                         int device)
+DeviceValue::DeviceValue(int64_t recorded_id, stablehlo::DType dtype, ShapeRef dims,
+                         ShapeRef strides, int device)
     : buffer_(pjrt::Runtime::get().api(), nullptr),
       dims_(dims.begin(), dims.end()),
       strides_(strides.begin(), strides.end()),

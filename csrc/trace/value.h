@@ -38,7 +38,8 @@ class DeviceValue final : public c10::intrusive_ptr_target {
   DeviceValue(PJRT_Buffer* buffer, stablehlo::DType dtype, ShapeRef dims, ShapeRef strides,
               int device, bool donatable = true);
   // A value that a recording will compute: it has a shape but no memory, and stands in no ledger.
-  DeviceValue(int recorded_id, stablehlo::DType dtype, ShapeRef dims, ShapeRef strides, int device);
+  DeviceValue(int64_t recorded_id, stablehlo::DType dtype, ShapeRef dims, ShapeRef strides,
+              int device);
   // The result of an op that was issued and not launched yet: the same, until it is settled.
   DeviceValue(stablehlo::DType dtype, ShapeRef dims, ShapeRef strides, int device);
   ~DeviceValue() override;
@@ -61,7 +62,7 @@ class DeviceValue final : public c10::intrusive_ptr_target {
   using Launch = void (*)(int device);
   static void set_launch(Launch launch) noexcept;
 
-  int recorded_id() const noexcept { return recorded_id_; }  // -1: not recorded
+  int64_t recorded_id() const noexcept { return recorded_id_; }  // -1: not recorded
   stablehlo::DType dtype() const noexcept { return dtype_; }
   ShapeRef dims() const noexcept { return dims_; }
   ShapeRef strides() const noexcept { return strides_; }
@@ -90,7 +91,7 @@ class DeviceValue final : public c10::intrusive_ptr_target {
   DeviceValue* prev_ = nullptr;
   DeviceValue* next_ = nullptr;
   int device_;
-  int recorded_id_ = -1;
+  int64_t recorded_id_ = -1;
   stablehlo::DType dtype_;
   bool donatable_;
   bool contiguous_;

@@ -1,0 +1,286 @@
+#include "csrc/dispatch/compiled.h"
+
+#include <algorithm>
+#include <list>
+#include <mutex>
+#include <unordered_map>
+
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/ops/zero.h>
+
+#include "csrc/base/digest.h"
+#include "csrc/cache/program_store.h"
+#include "csrc/device/checks.h"
+#include "csrc/device/generator.h"
+#include "csrc/device/tensor.h"
+#include "csrc/dispatch/build.h"
+#include "csrc/dispatch/execute.h"
+#include "csrc/dispatch/fused.h"
+#include "csrc/dispatch/mode.h"
+
+namespace torch_tpu::dispatch {
+namespace {
+
+using stablehlo::DType;
+
+trace::Geometry geometry_of(const c10::TensorImpl& impl) {
+  trace::Geometry geometry;
+  geometry.sizes = trace::to_shape(impl.sizes());
+  geometry.strides = trace::to_shape(impl.strides());
+  geometry.offset = impl.storage_offset();
+  return geometry;
+}
+
+// Memory that nobody wrote yet reads as zeros.
+trace::ValuePtr value_of(const at::Tensor& tensor) {
+  const device::Cell* cell = device::cell_of(*tensor.unsafeGetTensorImpl());
+  trace::ValuePtr value = cell->load();
+  if (!value && tensor.unsafeGetTensorImpl()->unsafe_storage().nbytes() > 0) {
+    at::AutoDispatchBelowADInplaceOrView below_autograd;
+    const at::Tensor whole = tensor.is_non_overlapping_and_dense() ? tensor : tensor.detach();
+    at::zero_(const_cast<at::Tensor&>(whole));
+    value = cell->load();
+  }
+  return value;
+}
+
+// Weak, so that a report does not keep programs alive.
+struct Registry {
+  std::mutex mutex;
+  std::list<c10::weak_intrusive_ptr<CompiledGraph>> all;
+};
+
+Registry& registry() {
+  static auto* made = new Registry();
+  return *made;
+}
+
+void remember(const CompiledPtr& graph) {
+  Registry& known = registry();
+  std::lock_guard lock(known.mutex);
+  known.all.remove_if([](const auto& weak) { return weak.expired(); });
+  known.all.emplace_back(graph);
+}
+
+}  // namespace
+
+CompiledGraph::Input CompiledGraph::input_of(const at::Tensor& tensor,
+                                             const trace::DeviceValue& value) {
+  const c10::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
+  return {tensor.scalar_type(),
+          value.dtype(),
+          trace::to_shape(value.dims()),
+          trace::to_shape(value.strides()),
+          geometry_of(impl),
+          impl.is_conj(),
+          impl.is_neg()};
+}
+
+bool CompiledGraph::accepts(const std::vector<at::Tensor>& tensors) const {
+  if (tensors.size() != inputs_.size()) return false;
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    const Input& input = inputs_[i];
+    const c10::TensorImpl& impl = *tensors[i].unsafeGetTensorImpl();
+    if (impl.device_type() != c10::DeviceType::PrivateUse1 || impl.device().index() != device_ ||
+        tensors[i].scalar_type() != input.dtype ||
+        impl.sizes() != trace::ShapeRef(input.geometry.sizes) ||
+        impl.strides() != trace::ShapeRef(input.geometry.strides) ||
+        impl.storage_offset() != input.geometry.offset || impl.is_conj() != input.conj ||
+        impl.is_neg() != input.neg) {
+      return false;
+    }
+    const trace::ValuePtr value = value_of(tensors[i]);
+    if (!value || value->dtype() != input.value_dtype ||
+        value->dims() != trace::ShapeRef(input.base_sizes) ||
+        value->strides() != trace::ShapeRef(input.base_strides)) {
+      return false;
+    }
+  }
+  return true;
+}
+
+std::vector<at::Tensor> CompiledGraph::run(std::vector<at::Tensor> tensors) {
+  trace::Program& program = *program_;
+  launch_pending(device_, Cut::kCompiledCall);  // it may hold what this call could take
+  std::vector<trace::ValuePtr> values;
+  values.reserve(tensors.size());
+  Execution run;
+  for (const at::Tensor& tensor : tensors) {
+    values.push_back(device::cell_of(*tensor.unsafeGetTensorImpl())->load());
+    run.args.push_back(values.back()->raw());
+  }
+  if (program.draws > 0) {
+    const auto [seed, offset] = device::generator_for(std::nullopt, device_).reserve(program.draws);
+    run.rng[0] = seed;
+    run.rng[1] = offset;
+  }
+  c10::SmallVector<int64_t, 8> keep;
+  for (const trace::Program::Output& output : program.outputs) {
+    if (output.write < 0) continue;
+    const trace::ValuePtr& old = values[static_cast<size_t>(output.write)];
+    // The cell's reference and ours.
+    if (!old->donatable() || old.use_count() > 2) keep.push_back(output.write);
+  }
+  run.keep = {keep.data(), keep.size()};
+  execute(program, run, device_, issue_line(), base::journal::Kind::kLaunch);
+
+  size_t next = 0;
+  std::vector<at::Tensor> fresh;
+  for (const trace::Program::Output& output : program.outputs) {
+    if (!output.defined) {
+      fresh.emplace_back();
+      continue;
+    }
+    device::Cell* target = nullptr;
+    if (output.write >= 0) {
+      const auto at = static_cast<size_t>(output.write);
+      target = device::cell_of(*tensors[at].unsafeGetTensorImpl());
+      if (std::find(keep.begin(), keep.end(), output.write) == keep.end()) {
+        values[at].reset();  // its memory is the result's: count it once
+        target->store({});
+      }
+      tensors[at].unsafeGetTensorImpl()->bump_version();
+    }
+    auto value = c10::make_intrusive<trace::DeviceValue>(
+        run.outs[next++], output.value_dtype, output.base_sizes, output.base_strides, device_);
+    if (target != nullptr) {
+      target->store(std::move(value));
+      fresh.emplace_back();
+    } else {
+      fresh.push_back(device::make_tensor(output.sizes, output.strides, output.dtype, device_,
+                                          std::move(value)));
+    }
+  }
+  std::vector<at::Tensor> results;
+  results.reserve(results_.size());
+  for (const int from : results_) {
+    results.push_back(from >= 0 ? fresh[static_cast<size_t>(from)]
+                                : tensors[static_cast<size_t>(-1 - from)]);
+  }
+  c10::SmallVector<trace::ValuePtr, 2> flags;
+  for (size_t i = 0; i < program.checks.size(); ++i) {
+    flags.push_back(c10::make_intrusive<trace::DeviceValue>(
+        run.outs[next++], DType::kS64, trace::ShapeRef{}, trace::ShapeRef{}, device_));
+  }
+  for (size_t i = 0; i < flags.size(); ++i) {
+    device::check_flag(std::move(flags[i]), program.checks[i], program_);
+  }
+  if (mode() == base::Mode::kDebug) {
+    trace::Ledger::of(device_).synchronize();
+    device::raise_pending_checks(device_);
+  }
+  return results;
+}
+
+GraphRecording::GraphRecording(int device)
+    : recorder_(std::make_unique<Recorder>(device)), made_(c10::make_intrusive<CompiledGraph>()) {
+  made_->device_ = device;
+}
+
+at::Tensor GraphRecording::add_argument(const at::Tensor& tensor) {
+  TORCH_CHECK_NOT_IMPLEMENTED(tensor.device().type() == c10::DeviceType::PrivateUse1 &&
+                                  tensor.device().index() == made_->device_,
+                              "an argument on ", tensor.device(),
+                              " of a program on tpu:", made_->device_);
+  const trace::ValuePtr value = value_of(tensor);
+  TORCH_CHECK_NOT_IMPLEMENTED(value, "an argument without memory");
+  made_->inputs_.push_back(CompiledGraph::input_of(tensor, *value));
+  values_.push_back(recorder_->add_argument(*value));
+  stand_ins_.push_back(recorded_stand_in(tensor, values_.back()));
+  return stand_ins_.back();
+}
+
+void GraphRecording::add_result(const at::Tensor& tensor) { results_.push_back(tensor); }
+
+std::string GraphRecording::end(trace::Program& program) {
+  int next = 0;
+  for (size_t i = 0; i < stand_ins_.size(); ++i) {
+    const trace::ValuePtr now = device::cell_of(*stand_ins_[i].unsafeGetTensorImpl())->load();
+    if (now == values_[i]) continue;
+    TORCH_CHECK_NOT_IMPLEMENTED(now && now->dims() == values_[i]->dims() &&
+                                    now->dtype() == values_[i]->dtype() &&
+                                    now->strides() == values_[i]->strides(),
+                                "an argument whose memory is replaced by another's");
+    recorder_->add_write(i, now);
+    ++next;
+  }
+  std::unordered_map<const c10::TensorImpl*, int> places;
+  for (size_t i = 0; i < stand_ins_.size(); ++i) {
+    places.emplace(stand_ins_[i].unsafeGetTensorImpl(), -1 - static_cast<int>(i));
+  }
+  for (const at::Tensor& result : results_) {
+    const auto [at, fresh] = places.try_emplace(result.unsafeGetTensorImpl(), next);
+    if (fresh || !result.defined()) {
+      recorder_->add_result(result);
+      made_->results_.push_back(next++);
+    } else {
+      made_->results_.push_back(at->second);
+    }
+  }
+  made_->ops_ = recorder_->ops();
+  return recorder_->finish(program);
+}
+
+std::string GraphRecording::text(const std::string& name) {
+  trace::Program program;
+  program.name = name;
+  return end(program);
+}
+
+CompiledPtr GraphRecording::finish(const std::string& name) {
+  auto program = c10::make_intrusive<trace::Program>();
+  program->name = name;
+  std::string text = end(*program);
+  recorder_.reset();
+  // The text says all; the words before it only keep it apart from the keys of ops.
+  static constexpr uint64_t kTag = base::hash_bytes("torch_tpu compiled graph");
+  const base::Digest digest = base::digest(text);
+  program->key.add(kTag);
+  program->key.add(digest.high);
+  program->key.add(digest.low);
+  program->key.add(uint64_t{text.size()});
+  program->fingerprint = base::hash_bytes(text);
+  cache::ProgramStore& store = cache::ProgramStore::get();
+  if (const trace::ProgramPtr known = store.load(program->key); known && !known->code.empty()) {
+    program->code = std::move(known->code);
+    program->origin = known->origin;
+    program->compile_seconds = known->compile_seconds;
+  }
+  program->text = std::move(text);
+  const bool from_disk = !program->code.empty();
+  ensure_compiled(*program);
+  if (!from_disk || program->origin == trace::Program::Origin::kCompiled) {
+    store.store(program->key, *program);
+  }
+  made_->program_ = std::move(program);
+  remember(made_);
+  return made_;
+}
+
+std::vector<cache::ProgramInfo> compiled_programs() {
+  std::vector<CompiledPtr> alive;
+  {
+    Registry& known = registry();
+    std::lock_guard lock(known.mutex);
+    for (const auto& weak : known.all) {
+      if (CompiledPtr graph = weak.lock()) alive.push_back(std::move(graph));
+    }
+  }
+  std::vector<cache::ProgramInfo> out;
+  for (const CompiledPtr& graph : alive) {
+    cache::ProgramInfo info;
+    info.name = graph->program_->name;
+    info.ops = graph->ops_;
+    info.fingerprint = graph->program_->fingerprint;
+    info.runs = graph->program_->runs.load();
+    info.hits = info.runs > 0 ? info.runs - 1 : 0;
+    info.compile_seconds = graph->program_->compile_seconds;
+    info.origin = graph->program_->origin;
+    info.executable = &graph->program_->executable;
+    info.owner = graph;
+    out.push_back(std::move(info));
+  }
+  return out;
+}
+
+}  // namespace torch_tpu::dispatch

@@ -1,0 +1,81 @@
+// A function of tensors that was recorded once and runs as one program: what torch.compile calls.
+// Arguments may be views; the program reads them from their base values, so nothing is copied on
+// the way in. Writes to arguments become new values in their cells, in the old one's memory where
+// nobody else holds it.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "csrc/cache/program_info.h"
+#include "csrc/dispatch/record.h"
+#include "csrc/trace/program.h"
+
+namespace torch_tpu::dispatch {
+
+// Immutable; may be run by several threads.
+class CompiledGraph final : public c10::intrusive_ptr_target {
+ public:
+  // Whether these tensors lie in their values as those it was recorded with.
+  bool accepts(const std::vector<at::Tensor>& tensors) const;
+  // One tensor per result. Takes the arguments, so that what they hold is freed when it is used up.
+  std::vector<at::Tensor> run(std::vector<at::Tensor> tensors);
+
+  const trace::Program& program() const { return *program_; }
+
+ private:
+  friend class GraphRecording;
+  friend std::vector<cache::ProgramInfo> compiled_programs();
+
+  // How an argument lies in its value.
+  struct Input {
+    c10::ScalarType dtype;
+    stablehlo::DType value_dtype;
+    trace::Shape base_sizes;
+    trace::Shape base_strides;
+    trace::Geometry geometry;
+    bool conj;
+    bool neg;
+  };
+  static Input input_of(const at::Tensor& tensor, const trace::DeviceValue& value);
+
+  trace::ProgramPtr program_;
+  int device_ = 0;
+  std::vector<Input> inputs_;
+  std::vector<int> results_;  // a new tensor of the program's outputs, or -1 - input
+  std::vector<std::pair<std::string, int>> ops_;
+};
+
+using CompiledPtr = c10::intrusive_ptr<CompiledGraph>;
+
+// While one is alive on a thread, ops of that thread are recorded.
+class GraphRecording {
+ public:
+  explicit GraphRecording(int device);
+
+  // What stands for the tensor in the recording. All come before the first op.
+  at::Tensor add_argument(const at::Tensor& tensor);
+  void add_result(const at::Tensor& tensor);
+  // Compiles, or loads from disk. Ends the recording.
+  CompiledPtr finish(const std::string& name);
+  // The module alone.
+  std::string text(const std::string& name);
+
+ private:
+  std::string end(trace::Program& program);
+
+  std::unique_ptr<Recorder> recorder_;
+  CompiledPtr made_;
+  std::vector<at::Tensor> stand_ins_;
+  std::vector<trace::ValuePtr> values_;  // what they held at first
+  std::vector<at::Tensor> results_;
+};
+
+// For reports: those that are alive.
+std::vector<cache::ProgramInfo> compiled_programs();
+
+}  // namespace torch_tpu::dispatch

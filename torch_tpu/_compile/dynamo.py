@@ -1,0 +1,49 @@
+"""The Dynamo backend: AOTAutograd with the min-cut partitioner, and our graphs as its compilers."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+from torch._dynamo.backends.common import aot_autograd
+from torch._functorch.partitioners import min_cut_rematerialization_partition
+
+from torch_tpu._compile import interface
+from torch_tpu._compile.graph import CompiledGraph
+from torch_tpu._compile.options import Options
+
+interface.register()
+
+
+def compile_graph(
+    gm: fx.GraphModule,
+    example_inputs: Sequence[Any],
+    *,
+    mode: str | None = None,
+    options: dict[str, Any] | None = None,
+) -> Callable[..., Any]:
+    """What Dynamo calls with each graph."""
+    parsed = Options.parse(mode, options)
+
+    def compiler(kind: str) -> Callable[..., Any]:
+        return functools.partial(_compile, kind=kind, options=parsed)
+
+    backend = aot_autograd(
+        fw_compiler=compiler("forward"),
+        bw_compiler=compiler("backward"),
+        inference_compiler=compiler("inference"),
+        partition_fn=functools.partial(min_cut_rematerialization_partition, compiler="tpu"),
+        keep_inference_input_mutations=True,
+    )
+    return backend(gm, example_inputs)
+
+
+def _compile(
+    gm: fx.GraphModule, example_inputs: Sequence[Any], *, kind: str, options: Options
+) -> Any:
+    del example_inputs  # the arguments of the first call say more
+    torch._dynamo.utils.counters["torch_tpu"][f"graphs_{kind}"] += 1
+    return CompiledGraph(gm, kind, options).function()

@@ -1,0 +1,224 @@
+"""A compiled graph: called with a list of arguments, it runs as one program. The program is recorded
+at the first call, when it is known how the arguments lie in memory, and again for a new layout or
+another number among them."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import fx
+
+from torch_tpu import _C
+from torch_tpu._compile.interpreter import Env, NodeError, evaluate
+from torch_tpu._compile.options import Options
+from torch_tpu._compile.plan import DEVICE, CannotPlanError, Plan, make_plan, tensors_of
+
+_log = logging.getLogger("torch_tpu.compile")
+_serial = itertools.count()
+
+
+def _is_tensor(value: Any) -> bool:
+    return isinstance(value, torch.Tensor)
+
+
+class CompiledGraph:
+    """Knows the graph and its programs."""
+
+    def __init__(self, gm: fx.GraphModule, kind: str, options: Options) -> None:
+        self._gm = gm
+        self._options = options
+        self._name = f"compiled_{kind}_{next(_serial)}"
+        self._program = _C._CompiledFunction()
+        self._op_by_op: str = ""  # why
+        self._plan: Plan | None = None
+        self._kept: list[torch.Tensor] = []  # constants on the device: further arguments
+        self._direct = False
+        try:
+            self._plan = make_plan(gm)
+        except CannotPlanError as error:
+            self._give_up(str(error))
+            return
+        self._kept = [
+            value
+            for value in self._plan.constants.values()
+            if _is_tensor(value) and value.device.type == DEVICE
+        ]
+        self._direct = self._plan.on_device_only and not self._kept
+
+    def function(self) -> Callable[[list[Any]], list[Any]]:
+        """What AOTAutograd calls with one list, which it empties."""
+        program = self._program
+        call_slowly = self._call_slowly
+
+        def run(args: list[Any]) -> list[Any]:
+            results = program(args)
+            return call_slowly(args) if results is None else results
+
+        function = run if self._direct else lambda args: call_slowly(args)
+        function._boxed_call = True  # type: ignore[attr-defined]
+        return function
+
+    def _call_slowly(self, args: list[Any]) -> list[Any]:
+        with torch.no_grad():
+            if self._plan is None:
+                return self._run_op_by_op(args)
+            if self._direct:
+                if not self._add_variant(args):
+                    return self._run_op_by_op(args)
+                results = self._program(args)
+                assert results is not None
+                return results
+            return self._run_parts(args)
+
+    def _run_parts(self, args: list[Any]) -> list[Any]:
+        plan = self._plan
+        assert plan is not None and plan.output is not None
+        env: Env = dict(zip(plan.placeholders, args, strict=True))
+        env.update(plan.constants)
+        evaluate(plan.numbers, env)
+        evaluate(plan.before, env)
+        inputs = self._device_inputs(env)
+        results = self._program(list(inputs))
+        if results is None:
+            if not self._add_variant(inputs):
+                return self._run_op_by_op(args)
+            results = self._program(list(inputs))
+            assert results is not None
+        args.clear()
+        _spread(plan.results, results, env)
+        evaluate(plan.after, env)
+        return list(fx.node.map_arg(plan.output.args[0], lambda node: env[node]))
+
+    def _device_inputs(self, env: Env) -> list[Any]:
+        """Arguments of the program: device tensors and numbers as they come, the constants, then
+        what the CPU has made."""
+        plan = self._plan
+        assert plan is not None
+        taken = [env[node] for node in plan.placeholders]
+        inputs = [v for v in taken if not (_is_tensor(v) and v.device.type != DEVICE)]
+        inputs += self._kept
+        device = next((t.device for t in tensors_of(inputs)), None) or self._device()
+        return inputs + [env[node].to(device) for node in plan.uploads]
+
+    def _device(self) -> torch.device:
+        for node in self._gm.graph.nodes:
+            for tensor in tensors_of(node.meta.get("val")):
+                if tensor.device.type == DEVICE:
+                    index = tensor.device.index
+                    return torch.device(DEVICE, _C._current_device() if index is None else index)
+        return torch.device(DEVICE, _C._current_device())
+
+    def _add_variant(self, inputs: list[Any]) -> bool:
+        """Records and compiles a program for such arguments; False when that cannot be."""
+        if self._op_by_op:
+            return False
+        if len(self._program) >= self._options.max_variants:
+            self._give_up(f"it has {len(self._program)} programs already, one per size or number")
+            return False
+        device = next((t.device for t in tensors_of(inputs)), None) or self._device()
+        try:
+            graph, others = self._record(inputs, device)
+        except NodeError as error:
+            self._give_up(str(error), error)
+            return False
+        except NotImplementedError as error:
+            self._give_up(str(error), error)
+            return False
+        constants = [value for value in inputs if not _is_tensor(value)]
+        self._program.add(graph, constants, others)
+        _log.debug(
+            "%s: %d nodes, %.3f s", self._name, len(self._gm.graph.nodes), graph.compile_seconds
+        )
+        return True
+
+    def _record(self, inputs: list[Any], device: torch.device) -> tuple[Any, list[Any]]:
+        plan = self._plan
+        assert plan is not None
+        index = device.index if device.index is not None else _C._current_device()
+        with (
+            torch._C._AutoDispatchBelowAutograd(),
+            torch._C._DisableAutocast(),
+            _C._Recording(index) as recording,
+        ):
+            stand_ins = [recording.argument(v) if _is_tensor(v) else v for v in inputs]
+            env = self._bind(stand_ins)
+            evaluate(plan.numbers, env)
+            evaluate(plan.device, env)
+            flat = list(itertools.chain.from_iterable(_flat(env[node]) for node in plan.results))
+            if plan.on_device_only:
+                assert plan.output is not None
+                flat = list(fx.node.map_arg(plan.output.args[0], lambda node: env[node]))
+            return recording.compile(self._name, flat)
+
+    def _bind(self, inputs: list[Any]) -> Env:
+        """What the placeholders, constants and uploads are, by the order of `_device_inputs`."""
+        plan = self._plan
+        assert plan is not None
+        env: Env = {}
+        rest = iter(inputs)
+        uploaded = set(plan.uploads)
+        for node in plan.placeholders:
+            host = any(t.device.type != DEVICE for t in tensors_of(node.meta.get("val")))
+            if not host:
+                env[node] = next(rest)
+        for node, value in plan.constants.items():
+            if _is_tensor(value) and value.device.type == DEVICE:
+                env[node] = next(rest)
+            elif node not in uploaded:
+                env[node] = value
+        for node in plan.uploads:
+            env[node] = next(rest)
+        return env
+
+    def _give_up(self, reason: str, error: Exception | None = None) -> None:
+        self._op_by_op = reason
+        text = f"torch.compile on 'tpu': a graph of {len(self._gm.graph.nodes)} nodes runs op by op"
+        text += f" instead of as one program. The reason: {reason}"
+        if self._options.fallback == "error":
+            raise RuntimeError(text) from error
+        warnings.warn(text, stacklevel=2)
+
+    def _run_op_by_op(self, args: list[Any]) -> list[Any]:
+        env: Env = {}
+        given = iter(list(args))
+        args.clear()
+        nodes = list(self._gm.graph.nodes)
+        output = nodes[-1]
+        for node in nodes:
+            if node.op == "placeholder":
+                env[node] = next(given)
+            elif node.op == "get_attr":
+                from torch_tpu._compile.interpreter import attribute
+
+                env[node] = attribute(self._gm, str(node.target))
+        try:
+            evaluate([node for node in nodes if node.op != "output"], env)
+        except NodeError as error:
+            raise error.__cause__ from None  # type: ignore[misc]
+        return list(fx.node.map_arg(output.args[0], lambda node: env[node]))
+
+
+def _flat(value: Any) -> list[Any]:
+    return (
+        [item for part in value for item in _flat(part)]
+        if isinstance(value, (list, tuple))
+        else [value]
+    )
+
+
+def _spread(nodes: list[fx.Node], results: list[Any], env: Env) -> None:
+    """The reverse of flattening: gives each node its value again."""
+    rest = iter(results)
+
+    def rebuild(like: Any) -> Any:
+        if isinstance(like, (list, tuple)):
+            return type(like)(rebuild(item) for item in like)
+        return next(rest)
+
+    for node in nodes:
+        env[node] = rebuild(node.meta.get("val"))

@@ -1,0 +1,58 @@
+"""Runs nodes of an ATen-level graph one by one, on whatever tensors they are given: stand-ins of a
+recording, real tensors on the device, or CPU tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import fx
+
+Env = dict[fx.Node, Any]
+Handler = Callable[[fx.Node, tuple[Any, ...], dict[str, Any]], Any]
+
+# Targets that are no ordinary calls, by target: higher-order ops.
+HANDLERS: dict[Any, Handler] = {}
+
+
+class NodeError(RuntimeError):
+    """A node failed; says which one and from which line of the user's."""
+
+    def __init__(self, node: fx.Node, error: Exception) -> None:
+        super().__init__(f"{node.target}: {error}")
+        self.node = node
+
+
+def attribute(module: torch.nn.Module, target: str) -> Any:
+    """`module.a.b.c` for "a.b.c"."""
+    value: Any = module
+    for name in target.split("."):
+        value = getattr(value, name)
+    return value
+
+
+def evaluate(nodes: Iterable[fx.Node], env: Env) -> None:
+    """Runs the nodes in order; `env` holds the values of those before and gets theirs."""
+
+    def look_up(node: fx.Node) -> Any:
+        return env[node]
+
+    for node in nodes:
+        if node in env:
+            continue
+        args = fx.node.map_arg(node.args, look_up)
+        kwargs = fx.node.map_arg(node.kwargs, look_up)
+        try:
+            if node.op == "call_function":
+                handler = HANDLERS.get(node.target)
+                if handler is not None:
+                    env[node] = handler(node, args, kwargs)
+                else:
+                    env[node] = node.target(*args, **kwargs)  # type: ignore[operator]
+            elif node.op == "call_method":
+                env[node] = getattr(args[0], str(node.target))(*args[1:], **kwargs)
+            else:
+                raise RuntimeError(f"a node of kind {node.op}")
+        except Exception as error:
+            raise NodeError(node, error) from error
