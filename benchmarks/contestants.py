@@ -20,7 +20,7 @@ PEER_INSTALL = (
 )
 # Taken only when asked for. One thread of PyTorch is steadier where others use the machine too: its
 # threads wait for each other by spinning.
-OPTIONAL = ("torch-1thread", "ours-debug", "peer-debug")
+OPTIONAL = ("torch-1thread", "torch-inductor", "ours-debug", "peer-debug")
 
 
 @dataclass(frozen=True)
@@ -106,8 +106,10 @@ def find(reference: str) -> tuple[list[Contestant], list[str]]:
     if reference == "cpu":
         one = {**autoload_off, "OMP_NUM_THREADS": "1"}
         found.append(Contestant("torch-1thread", "torch", "cpu", "-", env=one))
-    for mode in ("strict", "fused", "debug"):
-        env = {"TORCH_TPU_MODE": mode, "TORCH_TPU_PLUGIN": reference}
+    found.append(Contestant("torch-inductor", "torch", reference, "compile", env=autoload_off))
+    for mode in ("strict", "fused", "debug", "compile"):
+        eager = "fused" if mode == "compile" else mode
+        env = {"TORCH_TPU_MODE": eager, "TORCH_TPU_PLUGIN": reference}
         found.append(Contestant(f"ours-{mode}", "ours", "tpu", mode, env=env))
 
     peer_python = os.environ.get(PEER_PYTHON)

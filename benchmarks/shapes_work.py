@@ -13,7 +13,8 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from spec import GENERATION, LENGTHS, LOOPS, SHORT_GPT, SMALL_MLP
-from torch_work import GptModel, Work, mlp_model, with_weights
+from torch import Tensor
+from torch_work import GptModel, Work, compiled, mlp_model, with_weights
 from weights import integers, normal
 
 
@@ -23,9 +24,14 @@ def lengths16(device: str) -> Work:
     tokens = torch.from_numpy(integers("tokens", SHORT_GPT.vocab, (1, SHORT_GPT.length)))
     tokens = tokens.long().to(device)
 
+    def last(tokens: Tensor) -> Tensor:
+        return model(tokens)[:, -1].argmax(-1)
+
+    last = compiled(last, dynamic=True)
+
     def work() -> float:
         with torch.no_grad():
-            return float(sum(int(model(tokens[:, :n])[:, -1].argmax(-1).item()) for n in LENGTHS))
+            return float(sum(int(last(tokens[:, :n]).item()) for n in LENGTHS))
 
     return work
 

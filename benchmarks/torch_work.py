@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from typing import TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -25,6 +26,16 @@ from torch import Tensor, nn
 from weights import integers, normal, parameter
 
 Work = Callable[[], float]
+Function = TypeVar("Function", bound=Callable[..., object])
+
+COMPILER = ""  # the backend of torch.compile, or "" for eager; set by worker.py
+
+
+def compiled(function: Function, dynamic: bool | None = None) -> Function:
+    """The function as it is, or by torch.compile in the contestants that compile."""
+    if not COMPILER:
+        return function
+    return torch.compile(function, backend=COMPILER, dynamic=dynamic)
 
 
 class Block(nn.Module):
@@ -115,13 +126,13 @@ def chain(device: str, size: int, op: Callable[[Tensor, Tensor, int], Tensor]) -
     """The same three ops over and over, each on the result of the one before."""
     x = torch.from_numpy(normal("x", (size, size))).to(device)
 
-    def work() -> float:
-        y = x
+    @compiled
+    def ops(y: Tensor) -> Tensor:
         for i in range(CHAIN_OPS):
             y = op(y, x, i % 3)
-        return y.cpu().sum().item()
+        return y
 
-    return work
+    return lambda: ops(x).cpu().sum().item()
 
 
 def tiny_op(y: Tensor, x: Tensor, which: int) -> Tensor:
@@ -146,13 +157,15 @@ def training(
     """One step: forward, backward, update; done when the update is, not only the loss."""
     rate = optimizer.param_groups[0]["lr"]
     steps = itertools.count()
+    loss_of = compiled(loss_of)
+    update = compiled(optimizer.step)
 
     def work() -> float:
         optimizer.param_groups[0]["lr"] = learning_rate(next(steps), rate)
         loss = loss_of()
         optimizer.zero_grad()
         loss.backward()
-        optimizer.step()
+        update()
         synchronize(device)
         return loss.item()
 
@@ -188,9 +201,11 @@ def gpt_forward(device: str) -> Work:
     tokens = torch.from_numpy(integers("tokens", GPT.vocab, (GPT.batch, GPT.length)))
     tokens = tokens.long().to(device)
 
+    forward = compiled(model)
+
     def work() -> float:
         with torch.no_grad():
-            return model(tokens).cpu()[0, :, 0].sum().item()
+            return forward(tokens).cpu()[0, :, 0].sum().item()
 
     return work
 

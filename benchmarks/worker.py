@@ -64,11 +64,15 @@ class Contestant:
 
     def _start_torch(self) -> str:
         import torch
+        import torch_work
 
+        if self.mode == "compile":
+            torch_work.COMPILER = "tpu" if self.kind == "ours" else "inductor"
         if self.kind == "ours":
             import torch_tpu
 
-            return f"torchtpu {torch_tpu.__version__} {torch_tpu.get_mode()}"
+            mode = self.mode if self.mode == "compile" else torch_tpu.get_mode()
+            return f"torchtpu {torch_tpu.__version__} {mode}"
         if self.kind == "peer":
             from peers.pypi_torch_tpu import start
 
