@@ -14,7 +14,6 @@
 #include "csrc/ops/matmul_precision.h"
 #include "csrc/ops/random.h"
 #include "csrc/ops/table.h"
-#include "csrc/ops/target.h"
 
 namespace torch_tpu::ops {
 
@@ -66,20 +65,6 @@ Attention attention_of(Call& c) {
 bool drops(Call& c) {
   const std::optional<double> p = c.known("dropout_p");
   return !p || *p != 0;
-}
-
-AttentionForm form_for(const Attention& a, const Dropout& dropout, const AttentionGrad* grad) {
-  const Target& to = target();
-  const Dims dims = a.score_dims();
-  if (to.attention == AttentionForm::kPlain || stablehlo::product(dims) == 0) {
-    return AttentionForm::kPlain;
-  }
-  if (to.attention == AttentionForm::kCudnn && cudnn_takes(a, dropout, grad)) {
-    return AttentionForm::kCudnn;
-  }
-  const bool few =
-      std::max(dims[2], dims[3]) <= kShortLength || stablehlo::product(dims) <= kFewScores;
-  return few && to.attention_block == 0 ? AttentionForm::kPlain : AttentionForm::kBlocks;
 }
 
 // Scaled, biased, masked: [B, H, L, S].
@@ -170,18 +155,7 @@ Values lower_forward(Call& c) {
     seed = b.reshape(b.slice(words, {0}, {1}), {});
     offset = b.reshape(b.slice(words, {1}, {2}), {});
   }
-  AttentionOut r;
-  switch (form_for(a, dropout, nullptr)) {
-    case AttentionForm::kPlain:
-      r = attention_at_once(a, dropout);
-      break;
-    case AttentionForm::kBlocks:
-      r = attention_by_blocks(a, dropout);
-      break;
-    case AttentionForm::kCudnn:
-      r = attention_by_cudnn(a);
-      break;
-  }
+  const AttentionOut r = attention(a, dropout);
   // Sequence starts and lengths are for ragged batches, the debug mask is never asked for.
   return {b.reshape(r.out, c.out(0).dims),
           b.reshape(r.logsumexp, c.out(1).dims),
@@ -211,7 +185,7 @@ Values lower_backward(Call& c) {
                c.scalar("dropout_p", DType::kF32)};
   }
   Values grads;
-  switch (form_for(a, dropout, &g)) {
+  switch (attention_form(a, dropout, &g)) {
     case AttentionForm::kPlain:
       grads = attention_grad_at_once(a, dropout, g);
       break;
@@ -243,6 +217,33 @@ std::vector<double> known_numbers() {
 }
 
 }  // namespace
+
+AttentionForm attention_form(const Attention& a, const Dropout& dropout,
+                             const AttentionGrad* grad) {
+  const Target& to = target();
+  const Dims dims = a.score_dims();
+  if (to.attention == AttentionForm::kPlain || stablehlo::product(dims) == 0) {
+    return AttentionForm::kPlain;
+  }
+  if (to.attention == AttentionForm::kCudnn && cudnn_takes(a, dropout, grad)) {
+    return AttentionForm::kCudnn;
+  }
+  const bool few =
+      std::max(dims[2], dims[3]) <= kShortLength || stablehlo::product(dims) <= kFewScores;
+  return few && to.attention_block == 0 ? AttentionForm::kPlain : AttentionForm::kBlocks;
+}
+
+AttentionOut attention(const Attention& a, const Dropout& dropout) {
+  switch (attention_form(a, dropout, nullptr)) {
+    case AttentionForm::kBlocks:
+      return attention_by_blocks(a, dropout);
+    case AttentionForm::kCudnn:
+      return attention_by_cudnn(a);
+    case AttentionForm::kPlain:
+      break;
+  }
+  return attention_at_once(a, dropout);
+}
 
 Value head_product(const Value& a, const Value& b, int64_t a_dim, int64_t b_dim) {
   const stablehlo::DotDims dims = {{0, 1}, {0, 1}, {a_dim}, {b_dim}};

@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "csrc/ops/call.h"
+#include "csrc/ops/target.h"
 
 namespace torch_tpu::ops {
 
@@ -42,12 +43,17 @@ struct AttentionGrad {
   std::vector<bool> wants;  // of query, key, value and bias
 };
 
+// The form for this on the current target; `grad` is null for the forward.
+AttentionForm attention_form(const Attention& a, const Dropout& dropout, const AttentionGrad* grad);
+// In that form.
+AttentionOut attention(const Attention& a, const Dropout& dropout);
+
 // Gradients come as {query, key, value, bias}; one that is not wanted may be undefined. That of the
 // bias has the bias's dims.
 AttentionOut attention_by_blocks(const Attention& a, const Dropout& dropout);
 Values attention_grad_by_blocks(const Attention& a, const Dropout& dropout, const AttentionGrad& g);
 
-// Whether the kernel does this; `grad` is null for the forward.
+// Whether the kernel does this.
 bool cudnn_takes(const Attention& a, const Dropout& dropout, const AttentionGrad* grad);
 AttentionOut attention_by_cudnn(const Attention& a);
 Values attention_grad_by_cudnn(const Attention& a, const AttentionGrad& g);

@@ -8,7 +8,6 @@
 
 #include "csrc/ops/attention.h"
 #include "csrc/ops/helpers.h"
-#include "csrc/ops/target.h"
 
 namespace torch_tpu::ops {
 namespace {

@@ -185,6 +185,23 @@ def test_forward_and_backward_in_different_forms(forms):
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("masked", [False, True])
+def test_layers_in_inference(masked):
+    torch.manual_seed(0)
+    layer = torch.nn.TransformerEncoderLayer(16, 4, 32, batch_first=True).eval()
+    x = torch.randn(2, 10, 16)
+    mask = torch.ones(10, 10).triu(1).bool() if masked else None
+    with torch.no_grad():
+        attention = layer.self_attn
+        want = layer(x, mask), attention(x, x, x, attn_mask=mask, need_weights=False)[0]
+        torch_tpu._C._set_attention_form("blocks", SIDE)
+        layer, x = layer.to("tpu"), x.to("tpu")
+        mask = mask.to("tpu") if masked else None
+        got = layer(x, mask), attention(x, x, x, attn_mask=mask, need_weights=False)[0]
+    for g, w in zip(got, want, strict=True):
+        torch.testing.assert_close(g.cpu(), w, rtol=1e-4, atol=1e-5)
+
+
 class Programs:
     """The text of attention's programs, as they are given to the compiler."""
 
