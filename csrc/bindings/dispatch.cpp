@@ -12,6 +12,7 @@
 #include "csrc/dispatch/mode.h"
 #include "csrc/dispatch/op.h"
 #include "csrc/dispatch/scalar_pool.h"
+#include "csrc/dispatch/target.h"
 #include "csrc/ops/table.h"
 
 namespace torch_tpu::bindings {
@@ -110,6 +111,9 @@ void bind_dispatch(py::module_& m) {
   m.def("_set_debug_nans", &dispatch::set_debug_nans, py::arg("on"),
         "Whether Debug Eager stops at the first NaN or Inf.");
   m.def("_get_debug_nans", &dispatch::debug_nans, "Whether Debug Eager stops at NaN and Inf.");
+  m.def(
+      "_set_attention_form", &dispatch::set_attention_form, py::arg("form"), py::arg("block") = 0,
+      "For tests: the form attention takes (auto, plain, blocks, cudnn), and the side of blocks.");
   m.def("_program_stats", &program_stats, "Counts of the program cache.");
   m.def(
       "_reset_program_stats", [] { cache::ProgramCache::get().reset_stats(); },

@@ -8,6 +8,7 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include "csrc/dispatch/key_words.h"
+#include "csrc/dispatch/target.h"
 
 namespace torch_tpu::dispatch {
 
@@ -18,12 +19,14 @@ namespace {
 // Settings outside the arguments that programs depend on. Elementwise ops multiply no matrices, and
 // asking for the precision costs a lookup by name.
 uint64_t context_word(const Op& op) {
-  const auto precision = op.entry->cpu_scalars ? at::Float32MatmulPrecision{}
-                                               : at::globalContext().float32MatmulPrecision();
+  const bool elementwise = op.entry->cpu_scalars;
+  const auto precision =
+      elementwise ? at::Float32MatmulPrecision{} : at::globalContext().float32MatmulPrecision();
   // Some Meta kernels raise for ops that are not deterministic on other devices.
   return static_cast<uint64_t>(precision) |
          static_cast<uint64_t>(c10::get_default_dtype_as_scalartype()) << 8 |
-         static_cast<uint64_t>(at::globalContext().deterministicAlgorithms()) << 16;
+         static_cast<uint64_t>(at::globalContext().deterministicAlgorithms()) << 16 |
+         (elementwise ? 0 : attention_word()) << 24;
 }
 
 }  // namespace

@@ -1,32 +1,9 @@
 #include "csrc/dispatch/node.h"
 
-#include <ATen/Context.h>
-
-#include "csrc/pjrt/runtime.h"
+#include "csrc/dispatch/target.h"
 
 namespace torch_tpu::dispatch {
 namespace {
-
-stablehlo::Precision f32_precision() {
-  switch (at::globalContext().float32MatmulPrecision()) {
-    case at::Float32MatmulPrecision::HIGHEST:
-      return stablehlo::Precision::kHighest;
-    case at::Float32MatmulPrecision::HIGH:
-      return stablehlo::Precision::kHigh;
-    case at::Float32MatmulPrecision::MEDIUM:
-      return stablehlo::Precision::kDefault;
-  }
-  return stablehlo::Precision::kHighest;
-}
-
-ops::Target current_target() {
-  const pjrt::PlatformKind kind = pjrt::Runtime::get().kind();
-  ops::Target target;
-  target.extremes_keep_nan = kind != pjrt::PlatformKind::kCpu;
-  target.has_s8_dot = kind != pjrt::PlatformKind::kCpu && kind != pjrt::PlatformKind::kCuda;
-  target.f32_precision = f32_precision();
-  return target;
-}
 
 using Form = trace::TensorArg::Form;
 

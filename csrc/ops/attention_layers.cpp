@@ -3,6 +3,7 @@
 #include <cmath>
 #include <limits>
 
+#include "csrc/ops/attention.h"
 #include "csrc/ops/helpers.h"
 #include "csrc/ops/matmul_precision.h"
 #include "csrc/ops/table.h"
@@ -41,10 +42,28 @@ Value hidden(Call& c) {
 
 struct Attended {
   Value out;      // [B, T, D], in opmath
-  Value weights;  // [B, H, T, S]
+  Value weights;  // [B, H, T, S]; undefined where they were not wanted
 };
 
-Attended attend(Call& c, const Value& query, const Value& key, const Value& value, int64_t heads) {
+// Without the matrix of all scores where that is large; undefined: not for this. Arguments are
+// [B, length, H, E].
+Value mixed_by_form(Call& c, const Value& query, const Value& key, const Value& value) {
+  // A row that a mask hides altogether is not a number here, but zeros there.
+  if (c.optional_tensor("mask")) return Value();
+  const auto heads_first = [&](const Value& x) { return c.b.transpose(x, {0, 2, 1, 3}); };
+  Attention a;
+  a.query = heads_first(query);
+  a.key = heads_first(key);
+  a.value = heads_first(value);
+  a.known_scale = 1 / std::sqrt(double(query.dim(3)));
+  a.scale = c.b.scalar(*a.known_scale, opmath(query.dtype()));
+  a.query_contiguous = false;
+  if (attention_form(a, {}, nullptr) == AttentionForm::kPlain) return Value();
+  return attention(a, {}).out;
+}
+
+Attended attend(Call& c, const Value& query, const Value& key, const Value& value, int64_t heads,
+                bool wants_weights) {
   Builder& b = c.b;
   const DType t = query.dtype();
   const Value packed = c.tensor("qkv_weight");
@@ -56,9 +75,19 @@ Attended attend(Call& c, const Value& query, const Value& key, const Value& valu
     const Value y = linear(x, part(packed, i, width), part(biases, i, width));
     return b.reshape(y, {x.dim(0), x.dim(1), heads, head});
   };
-  const Value q = cast(project(query, 0) * (1 / std::sqrt(double(head))), t);
   const Value k = cast(project(key, 1), t);
   const Value v = cast(project(value, 2), t);
+  // [B, H, T, E] to the layer's output: heads side by side.
+  const auto project_out = [&](const Value& mixed) {
+    const Value joined =
+        b.reshape(b.transpose(mixed, {0, 2, 1, 3}), {query.dim(0), query.dim(1), width});
+    return linear(cast(joined, t), c.tensor("proj_weight"), c.tensor("proj_bias"));
+  };
+  if (!wants_weights) {
+    const Value mixed = mixed_by_form(c, cast(project(query, 0), t), k, v);
+    if (mixed) return {project_out(mixed), Value()};
+  }
+  const Value q = cast(project(query, 0) * (1 / std::sqrt(double(head))), t);
   const DType wide = opmath(t);
   Value scores =
       b.dot_general(q, k, {{0, 2}, {0, 2}, {3}, {3}}, wide, matmul_precision(t));  // [B, H, T, S]
@@ -69,20 +98,19 @@ Attended attend(Call& c, const Value& query, const Value& key, const Value& valu
   const auto over = [&](const Value& row) { return b.broadcast_to(row, scores.dims()); };
   const Value powers = b.exponential(scores - over(reduce_max_loose(scores, {3}, true)));
   const Value weights = powers / over(reduce_sum(powers, {3}, true));
-  // [B, H, T, E], then heads side by side.
   const Value mixed =
       b.dot_general(cast(weights, t), v, {{0, 1}, {0, 2}, {3}, {1}}, wide, matmul_precision(t));
-  const Value joined =
-      b.reshape(b.transpose(mixed, {0, 2, 1, 3}), {query.dim(0), query.dim(1), width});
-  return {linear(cast(joined, t), c.tensor("proj_weight"), c.tensor("proj_bias")), weights};
+  return {project_out(mixed), weights};
 }
 
 Values lower_native_multi_head_attention(Call& c) {
   const Value query = c.tensor("query");
-  const Attended a = attend(c, query, c.tensor("key"), c.tensor("value"), c.integer("num_head"));
+  const bool wants_weights = c.flag("need_weights");
+  const Attended a =
+      attend(c, query, c.tensor("key"), c.tensor("value"), c.integer("num_head"), wants_weights);
   const DType t = query.dtype();
   Value weights;
-  if (c.flag("need_weights")) {
+  if (wants_weights) {
     weights = c.flag("average_attn_weights") ? reduce_mean(a.weights, {1}) : a.weights;
     weights = cast(weights, t);
   }
@@ -116,7 +144,7 @@ Values lower_transformer_encoder_layer_fwd(Call& c) {
     return layer_norm(c, x, "norm_weight_2", "norm_bias_2");
   };
   const Value in = norm_first ? norm1(src) : src;
-  Value x = cast(attend(c, in, in, in, c.integer("num_heads")).out, t) + src;
+  Value x = cast(attend(c, in, in, in, c.integer("num_heads"), false).out, t) + src;
   if (!norm_first) x = norm1(x);
   Value y = linear(norm_first ? norm2(x) : x, c.tensor("ffn_weight_1"), c.tensor("ffn_bias_1"));
   y = c.flag("use_gelu") ? y * 0.5 * (b.erf(y * M_SQRT1_2) + 1.0) : nan_maximum(y, zeros_like(y));

@@ -21,6 +21,10 @@ Value random_stream(Builder& b, const Value& state, int64_t stream);
 // Uniform on [0, 1) with as many random bits as `dtype` has mantissa digits, so never rounded up to
 // 1. The result has `dtype`.
 Value random_uniform01(Builder& b, const Value& state, const Dims& dims, DType dtype);
+// The part of such a draw of dims `all` that begins at `starts` (0-d s32 or s64; undefined: 0) and
+// has dims `dims`: the same numbers, whatever the parts it is drawn in.
+Value random_uniform01_part(Builder& b, const Value& state, const Dims& all, const Values& starts,
+                            const Dims& dims, DType dtype);
 // Uniform on (0, 1]: safe under a logarithm. 2^-32 (2^-53 for f64) is the smallest value.
 Value random_uniform01_open(Builder& b, const Value& state, const Dims& dims, DType dtype);
 // Standard normal by Box-Muller. Half types are computed in f32 and rounded.

@@ -25,18 +25,27 @@ Value element(const Value& x, int64_t i) {
   return x.builder().reshape(x.builder().slice(x, {i}, {i + 1}), {});
 }
 
+// What is drawn of a larger draw.
+struct Part {
+  Dims all;
+  Values starts;
+};
+
 // counter + the position of each element in row-major order, in halves. Made of iotas of the final
 // shape, so that a partitioned program draws each part where it is needed.
-Words counters(Builder& b, const Value& counter, const Dims& dims) {
-  const int64_t n = stablehlo::product(dims);
+Words counters(Builder& b, const Value& counter, const Dims& dims, const Part& part) {
+  const int64_t n = stablehlo::product(part.all);
   const DType t = n <= (int64_t{1} << 32) ? DType::kU32 : DType::kU64;
   const Type type(t, dims);
   Value position = full(b, 0, t, dims);
   int64_t stride = 1;
   for (int64_t i = type.rank() - 1; i >= 0; --i) {
-    const Value along = b.iota(type, i);
+    Value along = b.iota(type, i);
+    if (!part.starts.empty() && part.starts[i]) {
+      along = b.add(along, b.broadcast_to(b.convert(part.starts[i], t), dims));
+    }
     position = b.add(position, stride == 1 ? along : b.multiply(along, b.splat_int(stride, type)));
-    stride *= dims[i];
+    stride *= part.all[i];
   }
   if (t == DType::kU64) return split_words(b, b.add(position, b.broadcast_to(counter, dims)));
   const Words start = split_words(b, counter);
@@ -49,14 +58,14 @@ Words counters(Builder& b, const Value& counter, const Dims& dims) {
 // has generators of its own, but they do not fuse, cannot be partitioned, and take 5 to 30 times as
 // long on CPU; this one is additions, shifts and xors of 32-bit words, which every machine does
 // fast.
-Words random_words(Builder& b, const Value& state, const Dims& dims) {
+Words random_words(Builder& b, const Value& state, const Dims& dims, const Part& part) {
   static constexpr int kRotations[] = {13, 15, 26, 6, 17, 29, 16, 24};
   const Words key = split_words(b, element(state, 0));
   const Value parity = b.xor_(b.xor_(key.first, key.second), b.like(key.first, 0x1BD11BDA));
   const Value keys[] = {key.first, key.second, parity};
   const auto spread = [&](const Value& x) { return b.broadcast_to(x, dims); };
 
-  auto [x, y] = counters(b, element(state, 1), dims);
+  auto [x, y] = counters(b, element(state, 1), dims, part);
   x = b.add(x, spread(keys[0]));
   y = b.add(y, spread(keys[1]));
   for (int round = 0; round < 20; ++round) {
@@ -72,6 +81,17 @@ Words random_words(Builder& b, const Value& state, const Dims& dims) {
     }
   }
   return {x, y};
+}
+
+Words random_words(Builder& b, const Value& state, const Dims& dims) {
+  return random_words(b, state, dims, {dims, {}});
+}
+
+Value bits_of(const Words& words, DType dtype) {
+  if (dtype == DType::kU32) return words.first;
+  Builder& b = words.first.builder();
+  const Value high = b.convert(words.second, DType::kU64);
+  return b.or_(b.convert(words.first, DType::kU64), b.shift_left(high, b.like(high, 32)));
 }
 
 // The highest `digits` bits of each word as a fraction of 2^digits, plus `shift` steps.
@@ -122,10 +142,7 @@ int mantissa_digits(DType t) {
 }
 
 Value random_bits(Builder& b, const Value& state, const Dims& dims, DType dtype) {
-  const Words words = random_words(b, state, dims);
-  if (dtype == DType::kU32) return words.first;
-  const Value high = b.convert(words.second, DType::kU64);
-  return b.or_(b.convert(words.first, DType::kU64), b.shift_left(high, b.like(high, 32)));
+  return bits_of(random_words(b, state, dims), dtype);
 }
 
 Value random_stream(Builder& b, const Value& state, int64_t stream) {
@@ -138,6 +155,13 @@ Value random_stream(Builder& b, const Value& state, int64_t stream) {
 Value random_uniform01(Builder& b, const Value& state, const Dims& dims, DType dtype) {
   const DType t = opmath(dtype);
   const Value bits = random_bits(b, state, dims, word_of(t));
+  return b.convert(fraction(bits, mantissa_digits(dtype), 0, t), dtype);
+}
+
+Value random_uniform01_part(Builder& b, const Value& state, const Dims& all, const Values& starts,
+                            const Dims& dims, DType dtype) {
+  const DType t = opmath(dtype);
+  const Value bits = bits_of(random_words(b, state, dims, {all, starts}), word_of(t));
   return b.convert(fraction(bits, mantissa_digits(dtype), 0, t), dtype);
 }
 

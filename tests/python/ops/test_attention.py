@@ -73,9 +73,17 @@ def test_dtypes(dtype, causal):
     assert "FusedAttentionOverrideable" in type(out.grad_fn).__name__
 
 
-def test_scale_is_a_runtime_value():
-    for scale in (0.3, 2.0):
+def test_scales():
+    for scale in (0.3, 2.0, 1.0, 8**-0.5, 0.0):
         check(*qkv(), scale=scale)
+
+
+def test_scale_is_a_runtime_value():
+    q, k, v = (x.to("tpu") for x in qkv(b=1))
+    F.scaled_dot_product_attention(q, k, v, scale=0.3).cpu()
+    before = torch_tpu._C._program_stats()["misses"]
+    F.scaled_dot_product_attention(q, k, v, scale=0.4).cpu()
+    assert torch_tpu._C._program_stats()["misses"] == before
 
 
 def test_value_width():
