@@ -1,4 +1,5 @@
-"""torch's own CUDA eager against this backend on XLA:CUDA, strict and fused, on one GPU.
+"""torch's own CUDA eager against this backend on XLA:CUDA, by op, fused and compiled, on one
+GPU.
 
 Items: chain300 (300 small ops on 64x64) and gpt2 (a training step of GPT-2 small: bf16 weights,
 8x1024 tokens, AdamW, the same model code for all). Each item is a process with a time limit of its
@@ -24,6 +25,7 @@ from dataclasses import dataclass, field
 
 import torch
 import torch.nn.functional as F
+import torch_work
 from spec import Gpt, learning_rate
 from torch import Tensor, nn
 from torch_work import Block, GptModel, Work, chain, chain_op
@@ -74,12 +76,18 @@ def gpt2(device: str, tiny: bool) -> Work:
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0.01)
     steps = itertools.count()
 
+    def loss_of() -> Tensor:
+        return F.cross_entropy(model(tokens).view(-1, spec.vocab), targets.view(-1))
+
+    loss_of = torch_work.compiled(loss_of)
+    update = torch_work.compiled(optimizer.step)
+
     def work() -> float:
         optimizer.param_groups[0]["lr"] = learning_rate(next(steps), 1e-4)
-        loss = F.cross_entropy(model(tokens).view(-1, spec.vocab), targets.view(-1))
+        loss = loss_of()
         optimizer.zero_grad()
         loss.backward()
-        optimizer.step()
+        update()
         synchronize(device)
         return loss.item()
 
@@ -106,10 +114,13 @@ class Contestant:
 
     def enter(self) -> None:
         """Sets the mode; it belongs to the process."""
-        if self.mode:
+        # Plain torch.compile: Inductor for CUDA, this backend for its own tensors.
+        torch_work.COMPILER = "inductor" if self.mode in ("compile", "inductor") else ""
+        if self.device == "tpu":
             import torch_tpu
 
-            torch_tpu.set_mode(self.mode)  # type: ignore[arg-type]
+            eager = "fused" if self.mode == "compile" else self.mode
+            torch_tpu.set_mode(eager)  # type: ignore[arg-type]
 
     def start(self, make: Callable[[str], Work]) -> None:
         """Builds the workload, does the first call and warms up."""
@@ -126,7 +137,7 @@ class Contestant:
 
     def settle(self) -> None:
         """Waits for programs compiled in the background."""
-        if self.mode == "fused":
+        if self.device == "tpu":
             import torch_tpu
 
             fused = getattr(torch_tpu, "fused", None)
@@ -168,8 +179,10 @@ def run_item(item: str, tiny: bool, seconds: float, chosen: set[str]) -> None:
     own = "cpu" if tiny else "cuda"
     contestants = [
         Contestant(f"torch-{own}", own),
+        Contestant("inductor", own, "inductor"),
         Contestant("ours-strict", "tpu", "strict"),
         Contestant("ours-fused", "tpu", "fused"),
+        Contestant("ours-compile", "tpu", "compile"),
     ]
     contestants = [c for c in contestants if (c.mode or "torch") in chosen]
     for c in contestants:
@@ -201,8 +214,9 @@ def main() -> int:
         "--contestants",
         default="torch,strict,fused",
         metavar="A,B",
-        help="which of torch, strict, fused (default: all, in one process; a training step on "
-        "CUDA needs a process without this backend, so run torch alone there)",
+        help="which of torch, inductor, strict, fused, compile (default: torch, strict, fused, in "
+        "one process; a training step on CUDA needs a process without this backend, so run torch "
+        "and inductor apart there)",
     )
     parser.add_argument("--tiny", action="store_true", help="small sizes, on the CPU")
     parser.add_argument("--item", choices=ITEMS, help=argparse.SUPPRESS)

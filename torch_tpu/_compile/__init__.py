@@ -1,8 +1,8 @@
 """torch.compile on "tpu": each graph that Dynamo finds becomes one StableHLO program.
 
 `backend` is the entry point of the group `torch_dynamo_backends`; `hook` sends plain
-`torch.compile(f)` here when the tensors are on the device. Nothing here is imported before the first
-compile, since that needs torch._dynamo.
+`torch.compile(f)` here when the tensors are on the device. Nothing here is imported before the
+first compile, since that needs torch._dynamo.
 """
 
 from __future__ import annotations

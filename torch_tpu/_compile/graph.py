@@ -1,6 +1,6 @@
-"""A compiled graph: called with a list of arguments, it runs as one program. The program is recorded
-at the first call, when it is known how the arguments lie in memory, and again for a new layout or
-another number among them."""
+"""A compiled graph: called with a list of arguments, it runs as one program. The program is
+recorded at the first call, when it is known how the arguments lie in memory, and again for a new
+layout or another number among them."""
 
 from __future__ import annotations
 
@@ -38,6 +38,8 @@ class CompiledGraph:
         self._plan: Plan | None = None
         self._kept: list[torch.Tensor] = []  # constants on the device: further arguments
         self._direct = False
+        self._uploads: list[fx.Node] = []
+        self._packs: list[list[fx.Node]] = []
         try:
             self._plan = make_plan(gm)
         except CannotPlanError as error:
@@ -49,6 +51,15 @@ class CompiledGraph:
             if _is_tensor(value) and value.device.type == DEVICE
         ]
         self._direct = self._plan.on_device_only and not self._kept
+        # Numbers travel together, one array per dtype.
+        numbers: dict[torch.dtype, list[fx.Node]] = {}
+        for node in self._plan.uploads:
+            value = node.meta.get("val", self._plan.constants.get(node))
+            if value.dim() == 0:
+                numbers.setdefault(value.dtype, []).append(node)
+            else:
+                self._uploads.append(node)
+        self._packs = list(numbers.values())
 
     def function(self) -> Callable[[list[Any]], list[Any]]:
         """What AOTAutograd calls with one list, which it empties."""
@@ -77,7 +88,8 @@ class CompiledGraph:
 
     def _run_parts(self, args: list[Any]) -> list[Any]:
         plan = self._plan
-        assert plan is not None and plan.output is not None
+        assert plan is not None
+        assert plan.output is not None
         env: Env = dict(zip(plan.placeholders, args, strict=True))
         env.update(plan.constants)
         evaluate(plan.numbers, env)
@@ -103,7 +115,8 @@ class CompiledGraph:
         inputs = [v for v in taken if not (_is_tensor(v) and v.device.type != DEVICE)]
         inputs += self._kept
         device = next((t.device for t in tensors_of(inputs)), None) or self._device()
-        return inputs + [env[node].to(device) for node in plan.uploads]
+        inputs += [env[node].to(device) for node in self._uploads]
+        return inputs + [torch.stack([env[n] for n in pack]).to(device) for pack in self._packs]
 
     def _device(self) -> torch.device:
         for node in self._gm.graph.nodes:
@@ -171,8 +184,10 @@ class CompiledGraph:
                 env[node] = next(rest)
             elif node not in uploaded:
                 env[node] = value
-        for node in plan.uploads:
+        for node in self._uploads:
             env[node] = next(rest)
+        for pack in self._packs:
+            env.update(zip(pack, next(rest).unbind(0), strict=True))
         return env
 
     def _give_up(self, reason: str, error: Exception | None = None) -> None:

@@ -1,5 +1,5 @@
-"""Plain `torch.compile(f)` means Inductor, which has no code for this device. A graph with tensors on
-"tpu" comes here instead; every other graph goes to Inductor as if we were not there."""
+"""Plain `torch.compile(f)` means Inductor, which has no code for this device. A graph with tensors
+on "tpu" comes here instead; every other graph goes to Inductor as if we were not there."""
 
 from __future__ import annotations
 

@@ -1,7 +1,9 @@
 """Splits a graph by where its nodes run: on the CPU before, on the device, on the CPU after.
 
-Most graphs lie on the device entirely. Compiled optimizers count steps on the CPU, models may create
-or return CPU tensors: those nodes run as they are, outside the program."""
+Most graphs lie on the device entirely. Models may create or return CPU tensors, and compiled
+optimizers count steps on the CPU. Such nodes run as they are, outside the program and while it
+runs, but for arithmetic on 0-d tensors that the device needs: the program does that again by
+itself, so that only the numbers it starts from are uploaded."""
 
 from __future__ import annotations
 
@@ -65,6 +67,22 @@ def _is_host(node: fx.Node) -> bool | None:
     return DEVICE not in devices
 
 
+def _is_arithmetic(node: fx.Node) -> bool:
+    """From 0-d CPU tensors to one, and nothing else."""
+    value = _value(node)
+    return (
+        isinstance(value, torch.Tensor)
+        and value.dim() == 0
+        and not _writes(node)
+        and "device" not in node.kwargs
+        and bool(node.all_input_nodes)
+        and all(
+            isinstance(_value(source), torch.Tensor) and _value(source).dim() == 0
+            for source in node.all_input_nodes
+        )
+    )
+
+
 def _writes(node: fx.Node) -> bool:
     schema = getattr(node.target, "_schema", None)
     return schema is not None and schema.is_mutable
@@ -99,17 +117,56 @@ def make_plan(gm: fx.GraphModule) -> Plan:
             # What writes to a CPU tensor waits until the device part has read it.
             late = _writes(node) or sources & {"device", "after"}
             where[node] = "after" if late else "before"
-            (plan.after if late else plan.before).append(node)
         else:
             if "after" in sources:
                 raise CannotPlanError(f"{node.target} on the device needs a result from the CPU")
             where[node] = "device"
-            plan.device.append(node)
-            for source in node.all_input_nodes:
-                if where[source] == "before" and source not in plan.uploads:
-                    plan.uploads.append(source)
+    _sort_out(plan, gm, where)
     _find_results(plan, where)
     return plan
+
+
+def _sort_out(plan: Plan, gm: fx.GraphModule, where: dict[fx.Node, str]) -> None:
+    """Fills the three parts: CPU nodes come before the program only where it needs them."""
+    repeated: set[fx.Node] = set()
+    needed: set[fx.Node] = set()
+
+    def need(node: fx.Node) -> None:
+        if where[node] != "before" or node in repeated or node in needed:
+            return
+        if node.op == "call_function" and _is_arithmetic(node):
+            repeated.add(node)
+        else:
+            needed.add(node)
+            if node.op == "call_function":
+                require(node)
+            plan.uploads.append(node)
+            return
+        for source in node.all_input_nodes:
+            need(source)
+
+    def require(node: fx.Node) -> None:
+        """All that a node on the CPU needs, on the CPU."""
+        for source in node.all_input_nodes:
+            if where[source] == "before" and source not in before:
+                before.add(source)
+                require(source)
+
+    before: set[fx.Node] = set()
+    for node in gm.graph.nodes:
+        if where.get(node) == "device" and node.op == "call_function":
+            for source in node.all_input_nodes:
+                need(source)
+    before |= needed
+    for node in gm.graph.nodes:
+        if node.op != "call_function":
+            continue
+        if where[node] == "device" or node in repeated:
+            plan.device.append(node)
+        if node in before:
+            plan.before.append(node)
+        elif where[node] in ("before", "after"):
+            plan.after.append(node)
 
 
 def _find_results(plan: Plan, where: dict[fx.Node, str]) -> None:
