@@ -94,9 +94,18 @@ def gpt2(device: str, tiny: bool) -> Work:
     return work
 
 
+def gpt2_in_jax(tiny: bool) -> Work:
+    """The same step in JAX, with cuDNN's attention on the GPU."""
+    import jax.numpy as jnp
+    import jax_work
+
+    attention = "" if tiny else "cudnn"
+    return jax_work.gpt(TINY if tiny else GPT2, jnp.bfloat16, attention, 1e-4)
+
+
 ITEMS: dict[str, Callable[[str, bool], Work]] = {
     "chain300": lambda device, tiny: chain(device, 64, chain_op),
-    "gpt2": gpt2,
+    "gpt2": lambda device, tiny: gpt2_in_jax(tiny) if device == "jax" else gpt2(device, tiny),
 }
 
 
@@ -180,6 +189,7 @@ def run_item(item: str, tiny: bool, seconds: float, chosen: set[str]) -> None:
     contestants = [
         Contestant(f"torch-{own}", own),
         Contestant("inductor", own, "inductor"),
+        Contestant("jax", "jax", "jax"),
         Contestant("ours-strict", "tpu", "strict"),
         Contestant("ours-fused", "tpu", "fused"),
         Contestant("ours-compile", "tpu", "compile"),
@@ -214,9 +224,9 @@ def main() -> int:
         "--contestants",
         default="torch,strict,fused",
         metavar="A,B",
-        help="which of torch, inductor, strict, fused, compile (default: torch, strict, fused, in "
-        "one process; a training step on CUDA needs a process without this backend, so run torch "
-        "and inductor apart there)",
+        help="which of torch, inductor, jax, strict, fused, compile (default: torch, strict, fused, in "
+        "one process; a training step on CUDA needs a process without this backend, so run torch, "
+        "inductor and jax apart there)",
     )
     parser.add_argument("--tiny", action="store_true", help="small sizes, on the CPU")
     parser.add_argument("--item", choices=ITEMS, help=argparse.SUPPRESS)

@@ -76,8 +76,8 @@ def gpt_params(spec: Gpt) -> Params:
     return make_params(shapes)
 
 
-def gpt_logits(params: Params, tokens: Any, spec: Gpt) -> Any:
-    """torch_work.GptModel.forward."""
+def gpt_logits(params: Params, tokens: Any, spec: Gpt, attention: str = "") -> Any:
+    """torch_work.GptModel.forward. `attention` names an implementation of jax.nn's, as "cudnn"."""
     batch, length = tokens.shape
     per_head = spec.width // spec.heads
     hidden = jnp.triu(jnp.ones((length, length), bool), 1)
@@ -89,9 +89,14 @@ def gpt_logits(params: Params, tokens: Any, spec: Gpt) -> Any:
             part.reshape(batch, length, spec.heads, per_head).transpose(0, 2, 1, 3)
             for part in jnp.split(qkv, 3, axis=-1)
         )
-        scores = (q @ k.transpose(0, 1, 3, 2)) * per_head**-0.5
-        mixed = jax.nn.softmax(jnp.where(hidden, -jnp.inf, scores)) @ v
-        mixed = mixed.transpose(0, 2, 1, 3).reshape(batch, length, spec.width)
+        if attention:
+            q, k, v = (part.transpose(0, 2, 1, 3) for part in (q, k, v))
+            mixed = jax.nn.dot_product_attention(q, k, v, is_causal=True, implementation=attention)
+        else:
+            scores = (q @ k.transpose(0, 1, 3, 2)) * per_head**-0.5
+            mixed = jax.nn.softmax(jnp.where(hidden, -jnp.inf, scores)) @ v
+            mixed = mixed.transpose(0, 2, 1, 3)
+        mixed = mixed.reshape(batch, length, spec.width)
         x = x + linear(params, f"{at}.proj", mixed)
         up = linear(params, f"{at}.up", layer_norm(params, f"{at}.norm2", x))
         x = x + linear(params, f"{at}.down", jax.nn.gelu(up, approximate=False))
@@ -149,7 +154,8 @@ def adamw(params: Params, grads: Params, state: Any, rate: Any) -> tuple[Params,
     moved_by, root = rate / (1 - 0.9**step), jnp.sqrt(1 - 0.999**step)
 
     def moved(p: Any, m: Any, v: Any) -> Any:
-        return p * (1 - rate * 0.01) - moved_by * m / (jnp.sqrt(v) / root + 1e-8)
+        new = p * (1 - rate * 0.01) - moved_by * m / (jnp.sqrt(v) / root + 1e-8)
+        return new.astype(p.dtype)  # of half types, too
 
     params = jax.tree.map(moved, params, first, second)
     return params, {"step": step, "first": first, "second": second}
@@ -271,19 +277,19 @@ def loops20() -> Work:
     return work
 
 
-def gpt() -> Work:
+def gpt(spec: Gpt = GPT, dtype: Any = jnp.float32, attention: str = "", rate: float = 1e-3) -> Work:
     """GPT, cross entropy, AdamW."""
-    shape = (GPT.batch, GPT.length)
-    data = tuple(jnp.asarray(integers(n, GPT.vocab, shape)) for n in ("tokens", "targets"))
+    shape = (spec.batch, spec.length)
+    data = tuple(jnp.asarray(integers(n, spec.vocab, shape)) for n in ("tokens", "targets"))
 
     def loss_of(params: Params, kept: Params, data: Any) -> tuple[Any, Params]:
         tokens, targets = data
-        logits = gpt_logits(params, tokens, GPT).reshape(-1, GPT.vocab)
-        return cross_entropy(logits, targets.reshape(-1)), kept
+        logits = gpt_logits(params, tokens, spec, attention).reshape(-1, spec.vocab)
+        return cross_entropy(logits.astype(jnp.float32), targets.reshape(-1)), kept
 
-    params = gpt_params(GPT)
+    params = jax.tree.map(lambda p: p.astype(dtype), gpt_params(spec))
     state = {"step": jnp.zeros(()), "first": zeros_like(params), "second": zeros_like(params)}
-    return training(loss_of, params, data, adamw, 1e-3, state)
+    return training(loss_of, params, data, adamw, rate, state)
 
 
 def gpt_forward() -> Work:

@@ -14,7 +14,7 @@ import torch
 from torch import fx
 
 from torch_tpu import _C
-from torch_tpu._compile.interpreter import Env, NodeError, evaluate
+from torch_tpu._compile.interpreter import Env, HostPart, NodeError, evaluate
 from torch_tpu._compile.options import Options
 from torch_tpu._compile.plan import DEVICE, CannotPlanError, Plan, make_plan, tensors_of
 
@@ -51,15 +51,25 @@ class CompiledGraph:
             if _is_tensor(value) and value.device.type == DEVICE
         ]
         self._direct = self._plan.on_device_only and not self._kept
+        self._taken = [
+            node
+            for node in self._plan.placeholders
+            if all(t.device.type == DEVICE for t in tensors_of(node.meta.get("val")))
+        ]
         # Numbers travel together, one array per dtype.
         numbers: dict[torch.dtype, list[fx.Node]] = {}
         for node in self._plan.uploads:
-            value = node.meta.get("val", self._plan.constants.get(node))
+            value: Any = node.meta.get("val", self._plan.constants.get(node))
             if value.dim() == 0:
                 numbers.setdefault(value.dtype, []).append(node)
             else:
                 self._uploads.append(node)
         self._packs = list(numbers.values())
+        assert self._plan.output is not None
+        outputs = self._plan.output.all_input_nodes
+        self._after = HostPart(self._plan.after, outputs)
+        needed = [*self._plan.uploads, *outputs, *self._after.inputs]
+        self._before = HostPart(self._plan.before, list(dict.fromkeys(needed)))
 
     def function(self) -> Callable[[list[Any]], list[Any]]:
         """What AOTAutograd calls with one list, which it empties."""
@@ -70,8 +80,11 @@ class CompiledGraph:
             results = program(args)
             return call_slowly(args) if results is None else results
 
-        function = run if self._direct else lambda args: call_slowly(args)
-        function._boxed_call = True  # type: ignore[attr-defined]
+        def run_parts(args: list[Any]) -> list[Any]:
+            return call_slowly(args)
+
+        function: Any = run if self._direct else run_parts
+        function._boxed_call = True
         return function
 
     def _call_slowly(self, args: list[Any]) -> list[Any]:
@@ -93,7 +106,7 @@ class CompiledGraph:
         env: Env = dict(zip(plan.placeholders, args, strict=True))
         env.update(plan.constants)
         evaluate(plan.numbers, env)
-        evaluate(plan.before, env)
+        self._before(env)
         inputs = self._device_inputs(env)
         results = self._program(list(inputs))
         if results is None:
@@ -103,17 +116,15 @@ class CompiledGraph:
             assert results is not None
         args.clear()
         _spread(plan.results, results, env)
-        evaluate(plan.after, env)
-        return list(fx.node.map_arg(plan.output.args[0], lambda node: env[node]))
+        self._after(env)
+        return _values(plan.output, env)
 
     def _device_inputs(self, env: Env) -> list[Any]:
         """Arguments of the program: device tensors and numbers as they come, the constants, then
         what the CPU has made."""
         plan = self._plan
         assert plan is not None
-        taken = [env[node] for node in plan.placeholders]
-        inputs = [v for v in taken if not (_is_tensor(v) and v.device.type != DEVICE)]
-        inputs += self._kept
+        inputs = [env[node] for node in self._taken] + self._kept
         device = next((t.device for t in tensors_of(inputs)), None) or self._device()
         inputs += [env[node].to(device) for node in self._uploads]
         return inputs + [torch.stack([env[n] for n in pack]).to(device) for pack in self._packs]
@@ -165,7 +176,7 @@ class CompiledGraph:
             flat = list(itertools.chain.from_iterable(_flat(env[node]) for node in plan.results))
             if plan.on_device_only:
                 assert plan.output is not None
-                flat = list(fx.node.map_arg(plan.output.args[0], lambda node: env[node]))
+                flat = _values(plan.output, env)
             return recording.compile(self._name, flat)
 
     def _bind(self, inputs: list[Any]) -> Env:
@@ -175,10 +186,8 @@ class CompiledGraph:
         env: Env = {}
         rest = iter(inputs)
         uploaded = set(plan.uploads)
-        for node in plan.placeholders:
-            host = any(t.device.type != DEVICE for t in tensors_of(node.meta.get("val")))
-            if not host:
-                env[node] = next(rest)
+        for node in self._taken:
+            env[node] = next(rest)
         for node, value in plan.constants.items():
             if _is_tensor(value) and value.device.type == DEVICE:
                 env[node] = next(rest)
@@ -215,7 +224,13 @@ class CompiledGraph:
             evaluate([node for node in nodes if node.op != "output"], env)
         except NodeError as error:
             raise error.__cause__ from None  # type: ignore[misc]
-        return list(fx.node.map_arg(output.args[0], lambda node: env[node]))
+        return _values(output, env)
+
+
+def _values(output: fx.Node, env: Env) -> list[Any]:
+    """Of the graph's results."""
+    found: Any = fx.node.map_arg(output.args[0], lambda node: env[node])
+    return list(found)
 
 
 def _flat(value: Any) -> list[Any]:

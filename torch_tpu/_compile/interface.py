@@ -15,8 +15,8 @@ class TpuInterface(device_interface.DeviceInterface):
     """Forwards to torch.tpu."""
 
     device = tpu.device
-    Event = tpu.Event  # type: ignore[assignment]
-    Stream = tpu.Stream  # type: ignore[assignment]
+    Event = tpu.Event
+    Stream = tpu.Stream
 
     class Worker:
         """In Inductor's worker processes, which this device has no use for."""
@@ -36,10 +36,10 @@ class TpuInterface(device_interface.DeviceInterface):
     current_device = staticmethod(tpu.current_device)
     set_device = staticmethod(tpu.set_device)
     device_count = staticmethod(tpu.device_count)
-    stream = staticmethod(tpu.stream)  # type: ignore[assignment]
+    stream = staticmethod(tpu.stream)
     current_stream = staticmethod(tpu.current_stream)
     synchronize = staticmethod(tpu.synchronize)
-    get_device_properties = staticmethod(tpu.get_device_properties)  # type: ignore[assignment]
+    get_device_properties = staticmethod(tpu.get_device_properties)
 
     @staticmethod
     def is_available() -> bool:

@@ -158,6 +158,7 @@ def _sort_out(plan: Plan, gm: fx.GraphModule, where: dict[fx.Node, str]) -> None
             for source in node.all_input_nodes:
                 need(source)
     before |= needed
+    seen_after = _wanted_after(gm, where)
     for node in gm.graph.nodes:
         if node.op != "call_function":
             continue
@@ -165,8 +166,28 @@ def _sort_out(plan: Plan, gm: fx.GraphModule, where: dict[fx.Node, str]) -> None
             plan.device.append(node)
         if node in before:
             plan.before.append(node)
-        elif where[node] in ("before", "after"):
+        elif node in seen_after:
             plan.after.append(node)
+
+
+def _wanted_after(gm: fx.GraphModule, where: dict[fx.Node, str]) -> set[fx.Node]:
+    """CPU nodes that somebody sees who is not on the device."""
+    wanted: set[fx.Node] = set()
+
+    def want(node: fx.Node) -> None:
+        if where.get(node) not in ("before", "after") or node in wanted:
+            return
+        wanted.add(node)
+        for source in node.all_input_nodes:
+            want(source)
+
+    for node in gm.graph.nodes:
+        if node.op == "output":
+            for source in node.all_input_nodes:
+                want(source)
+        elif where[node] == "after" and (_writes(node) or not node.users):
+            want(node)
+    return wanted
 
 
 def _find_results(plan: Plan, where: dict[fx.Node, str]) -> None:
