@@ -11,6 +11,7 @@
 #include "csrc/cache/program_store.h"
 #include "csrc/device/checks.h"
 #include "csrc/dispatch/build.h"
+#include "csrc/dispatch/compile_ahead.h"
 #include "csrc/dispatch/execute.h"
 #include "csrc/dispatch/fused.h"
 #include "csrc/dispatch/scalar_pool.h"
@@ -236,26 +237,9 @@ void Launcher::plan_donations(const trace::Segment& segment) {
   }
 }
 
-namespace {
-
-// The pool helps with what is not compiled yet; this thread takes part when it comes to it.
-void compile_ahead(const std::vector<trace::ProgramPtr>& programs) {
-  for (const trace::ProgramPtr& program : programs) {
-    if (program->compiled.load(std::memory_order_acquire)) continue;
-    cache::CompilePool::get().submit([program] {
-      try {
-        ensure_compiled(*program);
-      } catch (...) {  // thrown again where it runs
-      }
-    });
-  }
-}
-
-}  // namespace
-
 void Launcher::run_singly(trace::Segment& segment, int device) {
   plan_donations(segment);
-  if (segment.nodes.size() > 1) compile_ahead(programs_);
+  CompileAhead ahead(programs_);
   std::exception_ptr first_error;
   for (size_t n = 0; n < segment.nodes.size(); ++n) {
     const trace::TraceNode& node = segment.nodes[n];
@@ -277,6 +261,7 @@ void Launcher::run_singly(trace::Segment& segment, int device) {
         run.rng[0] = segment.rng[node.rng];
         run.rng[1] = segment.rng[node.rng + 1];
       }
+      ahead.help_until_compiled(program);
       execute(program, run, device, node.line);
     } catch (...) {
       const std::exception_ptr error = named_error(issued_by(segment, n));
