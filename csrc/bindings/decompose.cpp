@@ -1,11 +1,13 @@
 // PyTorch's Python decompositions for the dispatcher. The table lives in
-// torch_tpu/_decompositions.py and is imported when the first op without a lowering is met.
+// torch_tpu/_decompositions.py and is imported when the first op without a lowering is met. And
+// what its Meta kernels in Python want done before they run (torch_tpu/_meta_kernels.py).
 
 #include "csrc/dispatch/decompose.h"
 
 #include <torch/csrc/jit/python/pybind_utils.h>
 
 #include "csrc/bindings/bindings.h"
+#include "csrc/dispatch/infer.h"
 
 namespace torch_tpu::bindings {
 namespace {
@@ -65,9 +67,31 @@ void run_decomposition(const c10::OperatorHandle& op, c10::Stack* stack) {
   }
 }
 
+// Saves time and decides nothing: a failure is no reason to fail.
+void prepare_meta_kernels() {
+  if (!Py_IsInitialized()) return;
+  py::gil_scoped_acquire gil;
+  try {
+    py::module_::import("torch_tpu._meta_kernels").attr("prepare")();
+  } catch (py::error_already_set& error) {
+    if (!error.matches(PyExc_Exception)) throw;
+  }
+}
+
+// See torch_tpu/_meta_kernels.py. Not a Python function: Dynamo would trace it.
+py::cpp_function call_plainly(py::function function, py::function guarded, const py::str& slot) {
+  return [function, guarded, slot](const py::args& args, const py::kwargs& kwargs) -> py::object {
+    const auto modules = py::reinterpret_borrow<py::dict>(PyImport_GetModuleDict());
+    if (!modules.contains("torch._dynamo")) return function(*args, **kwargs);
+    if (py::hasattr(function, slot)) py::delattr(function, slot);
+    return guarded(*args, **kwargs);
+  };
+}
+
 }  // namespace
 
 void bind_decompose(py::module_& m) {
+  dispatch::set_before_first_meta(&prepare_meta_kernels);
   dispatch::set_decomposer({&has_decomposition, &run_decomposition});
   m.def(
       "_decomposed_ops",
@@ -77,6 +101,10 @@ void bind_decompose(py::module_& m) {
         return names;
       },
       "Names of the ops that ran by PyTorch's Python decompositions.");
+  m.def(
+      "_call_plainly", &call_plainly, py::arg("function"), py::arg("guarded"), py::arg("slot"),
+      "Calls `function` until torch._dynamo is imported; then forgets the slot that holds this and "
+      "calls `guarded`.");
   m.def("_reset_decomposed_ops", &dispatch::reset_decomposed_ops, "Forgets those names.");
 }
 

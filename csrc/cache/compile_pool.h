@@ -23,6 +23,7 @@ class CompilePool {
   // Drops what is queued and waits for what is running. No task is taken after this.
   void stop();
   size_t busy();  // queued and running
+  size_t max_threads() const { return max_threads_; }
 
  private:
   void work();

@@ -1,5 +1,7 @@
 #include "csrc/dispatch/infer.h"
 
+#include <atomic>
+
 #include <ATen/MemoryOverlap.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/empty_strided.h>
@@ -32,7 +34,18 @@ at::Tensor cpu_stand_in(const at::Tensor& tensor) {
   return out;
 }
 
+std::atomic<void (*)()> before_first_meta{nullptr};
+
+// Nobody waits for the one who calls the hook: it takes the GIL, which the other may hold.
+void prepare_meta() {
+  if (before_first_meta.load(std::memory_order_relaxed) == nullptr) [[likely]]
+    return;
+  if (auto* hook = before_first_meta.exchange(nullptr)) hook();
+}
+
 }  // namespace
+
+void set_before_first_meta(void (*hook)()) { before_first_meta.store(hook); }
 
 c10::Stack stand_in_stack(const Frame& frame, const StandIn& stand_in, c10::Device device,
                           std::vector<at::Tensor>& tensors) {
@@ -103,6 +116,7 @@ Inferred infer(const Frame& frame) {
       !op.handle.hasComputedKernelForDispatchKey(c10::DispatchKey::Meta)) {
     return out;
   }
+  prepare_meta();
   try {
     op.handle.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::Meta), &stack);
   } catch (const c10::NotImplementedError&) {

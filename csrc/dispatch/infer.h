@@ -24,6 +24,10 @@ using StandIn = std::function<at::Tensor(const at::Tensor&)>;
 c10::Stack stand_in_stack(const Frame& frame, const StandIn& stand_in, c10::Device device,
                           std::vector<at::Tensor>& tensors);
 
+// Called once, before the first Meta kernel: many are Python, and the bindings may prepare for
+// them.
+void set_before_first_meta(void (*hook)());
+
 // Throws what the CPU would for bad arguments.
 Inferred infer(const Frame& frame);
 

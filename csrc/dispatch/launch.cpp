@@ -11,6 +11,7 @@
 #include "csrc/cache/program_store.h"
 #include "csrc/device/checks.h"
 #include "csrc/dispatch/build.h"
+#include "csrc/dispatch/compile_ahead.h"
 #include "csrc/dispatch/execute.h"
 #include "csrc/dispatch/fused.h"
 #include "csrc/dispatch/scalar_pool.h"
@@ -70,10 +71,10 @@ void ask_for_nodes(const FusedProgram& program) {
 }
 
 // The program of this signature, compiled by now or not.
-trace::FusedPtr meet(const trace::Segment& segment, const trace::Signature& signature) {
+trace::FusedPtr meet(const trace::Segment& segment, const trace::Signature& signature,
+                     base::CompileWhen when) {
   FusedCache& cache = FusedCache::get();
   trace::FusedPtr program = cache.find(signature);
-  const base::CompileWhen when = compile_when();
   if (!program) {
     program = c10::make_intrusive<FusedProgram>(segment, signature);
     if (when != base::CompileWhen::kNever && cache::ProgramStore::get().load(*program)) {
@@ -114,15 +115,84 @@ void Launcher::run(trace::Segment& segment, int device) {
     run_singly(segment, device);
     return;
   }
-  const trace::FusedPtr program = meet(segment, signature_);
-  if (compile_when() != base::CompileWhen::kNever &&
+  const base::CompileWhen when = compile_when();
+  const trace::FusedPtr program = meet(segment, signature_, when);
+  if (when != base::CompileWhen::kNever &&
       program->state.load(std::memory_order_acquire) == State::kReady && fits(*program, device)) {
     run_fused(program, segment, device);
     return;
   }
   const Span span(Kind::kReplay, program->name, program->fingerprint,
                   static_cast<int64_t>(segment.nodes.size()));
-  run_singly(segment, device);
+  run_in_pieces(segment, device);
+}
+
+namespace {
+
+// An op over lists of tensors compiles a kernel for each of them. Several in a row share these
+// kernels when they are compiled together, so that costs less than compiling each.
+struct Chain {
+  size_t begin = 0;
+  size_t end = 0;
+};
+
+Chain find_chain(const trace::Segment& segment) {
+  constexpr size_t kManyResults = 8;
+  Chain chain;
+  size_t missing = 0;
+  for (size_t n = 0; n < segment.nodes.size(); ++n) {
+    const trace::Program& program = *segment.nodes[n].program;
+    if (program.outputs.size() >= kManyResults) {
+      if (chain.end != n) {
+        chain.begin = n;
+        missing = 0;
+      }
+      chain.end = n + 1;
+      missing += static_cast<size_t>(!program.compiled.load(std::memory_order_acquire));
+    } else if (chain.end == n && missing > 1) {
+      return chain;
+    }
+  }
+  return missing > 1 ? chain : Chain();
+}
+
+}  // namespace
+
+// Takes the signature of the whole segment to be built already.
+void Launcher::run_in_pieces(trace::Segment& segment, int device) {
+  std::exception_ptr first_error;
+  const auto guarded = [&](auto&& run) {
+    try {
+      run();
+    } catch (...) {  // what does not depend on it still runs
+      if (!first_error) first_error = std::current_exception();
+    }
+  };
+  const bool may_fuse = compile_when() != base::CompileWhen::kNever;
+  for (Chain chain; may_fuse && (chain = find_chain(segment)).end > 0;) {
+    trace::Segment head = segment.split(chain.begin);
+    trace::Segment piece = segment.split(chain.end - chain.begin);
+    if (!head.nodes.empty()) {
+      signature_.build(head);
+      guarded([&] { run_singly(head, device); });
+      head.clear();
+    }
+    guarded([&] { run_chain(piece, device); });
+    piece.clear();
+    signature_.build(segment);
+  }
+  guarded([&] { run_singly(segment, device); });
+  if (first_error) std::rethrow_exception(first_error);
+}
+
+void Launcher::run_chain(trace::Segment& chain, int device) {
+  signature_.build(chain);
+  const trace::FusedPtr program = meet(chain, signature_, base::CompileWhen::kFirst);
+  if (program->state.load(std::memory_order_acquire) == State::kReady && fits(*program, device)) {
+    run_fused(program, chain, device);
+  } else {
+    run_singly(chain, device);
+  }
 }
 
 namespace {
@@ -226,26 +296,9 @@ void Launcher::plan_donations(const trace::Segment& segment) {
   }
 }
 
-namespace {
-
-// The pool helps with what is not compiled yet; this thread takes part when it comes to it.
-void compile_ahead(const std::vector<trace::ProgramPtr>& programs) {
-  for (const trace::ProgramPtr& program : programs) {
-    if (program->compiled.load(std::memory_order_acquire)) continue;
-    cache::CompilePool::get().submit([program] {
-      try {
-        ensure_compiled(*program);
-      } catch (...) {  // thrown again where it runs
-      }
-    });
-  }
-}
-
-}  // namespace
-
 void Launcher::run_singly(trace::Segment& segment, int device) {
   plan_donations(segment);
-  if (segment.nodes.size() > 1) compile_ahead(programs_);
+  CompileAhead ahead(programs_);
   std::exception_ptr first_error;
   for (size_t n = 0; n < segment.nodes.size(); ++n) {
     const trace::TraceNode& node = segment.nodes[n];
@@ -267,6 +320,7 @@ void Launcher::run_singly(trace::Segment& segment, int device) {
         run.rng[0] = segment.rng[node.rng];
         run.rng[1] = segment.rng[node.rng + 1];
       }
+      ahead.help_until_compiled(program);
       execute(program, run, device, node.line);
     } catch (...) {
       const std::exception_ptr error = named_error(issued_by(segment, n));

@@ -15,6 +15,8 @@ class Launcher {
 
  private:
   void run_fused(const trace::FusedPtr& owner, trace::Segment& segment, int device);
+  void run_in_pieces(trace::Segment& segment, int device);
+  void run_chain(trace::Segment& chain, int device);
   void run_singly(trace::Segment& segment, int device);
   void plan_donations(const trace::Segment& segment);
 

@@ -1,0 +1,159 @@
+"""A process that has compiled nothing yet: what its first steps import and compile."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import torch_tpu
+
+ROOT = Path(__file__).resolve().parents[2]
+
+MODELS = {
+    "mlp": """
+        model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4)).to("tpu")
+        x, y = torch.randn(4, 8).to("tpu"), torch.randn(4, 4).to("tpu")
+        loss_of = lambda: F.mse_loss(model(x), y)
+    """,
+    "gpt": """
+        from gpt import GPT, Config
+        model = GPT(Config(context=8)).to("tpu")
+        x, y = torch.randint(0, 50, (2, 8)).to("tpu"), torch.randint(0, 50, (16,)).to("tpu")
+        loss_of = lambda: F.cross_entropy(model(x).flatten(0, 1), y)
+    """,
+    "convnet": """
+        model = nn.Sequential(
+            nn.Conv2d(3, 4, 3, padding=1, bias=False), nn.BatchNorm2d(4), nn.ReLU(),
+            nn.MaxPool2d(2), nn.Dropout(0.1), nn.AdaptiveAvgPool2d(1), nn.Flatten(),
+            nn.Linear(4, 5),
+        ).to("tpu")
+        x, y = torch.randn(2, 3, 8, 8).to("tpu"), torch.tensor([1, 3]).to("tpu")
+        loss_of = lambda: F.cross_entropy(model(x), y)
+    """,
+}
+
+
+# The update is by hand: PyTorch's own optimizers import torch._dynamo themselves.
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("mode", ["strict", "fused"])
+def test_training_does_not_import_dynamo(
+    name: str, mode: str, run_python: Callable[..., str], tmp_path: Path
+) -> None:
+    begin = f"""
+        import sys
+        sys.path.insert(0, {str(ROOT / "examples")!r})
+        import torch
+        import torch.nn.functional as F
+        from torch import nn
+        import torch_tpu
+    """
+    steps = """
+        for _ in range(2):
+            loss = loss_of()
+            loss.backward()
+            with torch.no_grad():
+                for p in model.parameters():
+                    p -= 0.1 * p.grad
+                    p.grad = None
+        assert loss.isfinite().item()
+        assert torch_tpu.stats()["compiles"] > 10
+        assert "torch._dynamo" not in sys.modules
+    """
+    run_python(begin + MODELS[name] + steps, TORCH_TPU_CACHE_DIR=str(tmp_path), TORCH_TPU_MODE=mode)
+
+
+def test_dynamo_is_as_ever_once_imported(run_python: Callable[..., str], tmp_path: Path) -> None:
+    code = """
+        import sys
+        import torch
+        from torch_tpu import _meta_kernels
+        x = torch.ones(3, device="tpu")
+        (x + 1).cpu()
+        assert "torch._dynamo" not in sys.modules
+        functions = [
+            _meta_kernels._closure(f)["fn"] for f in _meta_kernels._guarded_functions()
+        ]
+        own = {f: getattr(f, _meta_kernels._SLOT) for f in functions}
+        assert len(own) > 50
+
+        f = torch.compile(lambda t: torch._refs.add(t, 1).relu() * 2, backend="eager")
+        assert f(torch.ones(3)).tolist() == [4.0, 4.0, 4.0]
+        assert torch._refs.mul(torch.ones(2), 3).tolist() == [3.0, 3.0]
+        replaced = [f.__name__ for f in own if getattr(f, _meta_kernels._SLOT) is not own[f]]
+        assert "add" in replaced and len(replaced) > 2, replaced  # by PyTorch's own
+        assert (x * 2).tolist() == [2.0, 2.0, 2.0]
+    """
+    run_python(code, TORCH_TPU_CACHE_DIR=str(tmp_path))
+
+
+@pytest.fixture
+def _cold_fused() -> Iterator[None]:
+    with torch_tpu.mode("fused"), torch_tpu.fused.compile_when("second"):
+        torch_tpu.clear_programs()
+        yield
+        torch_tpu.fused.wait()
+
+
+def chains() -> list[dict]:
+    """Programs of nothing but foreach ops."""
+    found = []
+    for program in torch_tpu.fused.programs():
+        if all("_foreach_" in name for name in program["ops"]):
+            found.append(program)
+    return found
+
+
+def adam(device: str, shapes: list[tuple[int, ...]], steps: int) -> list[Tensor]:
+    torch.manual_seed(0)
+    params = [nn.Parameter(torch.randn(shape).to(device)) for shape in shapes]
+    optimizer = torch.optim.AdamW(params, lr=0.01, foreach=True)
+    for step in range(steps):
+        optimizer.zero_grad()
+        sum((p * p * (step + 1.5)).sum() for p in params).backward()
+        optimizer.step()
+        params[0].sum().item()
+    return [p.detach().cpu() for p in params]
+
+
+@pytest.mark.usefixtures("_cold_fused")
+def test_ops_over_many_tensors_compile_together() -> None:
+    # Shapes no other test has: on disk there may be programs from an earlier run.
+    shapes = [(3, 41 + i) for i in range(9)]
+    torch.testing.assert_close(adam("tpu", shapes, 1), adam("cpu", shapes, 1))
+    (chain,) = chains()
+    assert len(chain["ops"]) > 5
+    assert chain["runs"] == 1
+    # The second step runs the same program again.
+    torch.testing.assert_close(adam("tpu", shapes, 2), adam("cpu", shapes, 2))
+    assert [c["runs"] for c in chains()] == [3]
+
+
+@pytest.mark.usefixtures("_cold_fused")
+def test_never_means_never_for_a_chain_too() -> None:
+    with torch_tpu.fused.compile_when("never"):
+        shapes = [(3, 61 + i) for i in range(9)]
+        torch.testing.assert_close(adam("tpu", shapes, 2), adam("cpu", shapes, 2))
+    assert all(c["runs"] == 0 for c in chains())
+
+
+@pytest.mark.usefixtures("_cold_fused")
+def test_two_chains_and_what_lies_around_them() -> None:
+    def work(device: str) -> list[Tensor]:
+        a = [torch.full((2, 31 + i), float(i)).to(device) for i in range(8)]
+        scale = (a[1] * 3).sum()
+        torch._foreach_add_(a, 1.5)
+        torch._foreach_mul_(a, 2.5)
+        b = [t.exp() for t in a[:2]] + [scale]
+        c = torch._foreach_neg(a)
+        torch._foreach_add_(c, a, alpha=0.5)
+        return [*a, *b, *c]
+
+    expected = work("cpu")
+    for _ in range(4):
+        torch.testing.assert_close([t.cpu() for t in work("tpu")], expected)
+        torch_tpu.fused.wait()
+    assert len(chains()) == 2
