@@ -12,9 +12,6 @@ from ..children import serve
 
 
 def run(task: dict[str, Any]) -> dict[str, Any]:
-    import torch_tpu
-
-    torch_tpu._C._set_attention_form("blocks")  # as for a TPU, whatever records it
     problems: list[str] = []
 
     def attempt(step: Callable[[], object]) -> None:
