@@ -41,7 +41,6 @@ bool has_cudnn_attention() {
 }
 
 AttentionForm attention_form(PlatformKind kind) {
-  if (kind == PlatformKind::kCpu) return AttentionForm::kPlain;
   if (kind != PlatformKind::kCuda) return AttentionForm::kBlocks;
   static const bool cudnn = has_cudnn_attention();
   // Its backward adds up in any order.

@@ -10,7 +10,7 @@ namespace torch_tpu::ops {
 
 // How attention gets by without holding all its scores, once they are many.
 enum class AttentionForm : uint8_t {
-  kPlain,   // it does not: all scores at once
+  kPlain,   // it does not (for tests): all scores at once
   kBlocks,  // a loop over blocks of scores
   kCudnn,   // NVIDIA's kernel for what that can do, else as kBlocks
 };
@@ -24,7 +24,6 @@ struct Target {
   bool has_s8_dot = true;
   // Of products of f32: the user's setting when the op was called. An op may be lowered later.
   stablehlo::Precision f32_precision = stablehlo::Precision::kHighest;
-  // XLA:CPU is faster with all scores at once.
   AttentionForm attention = AttentionForm::kBlocks;
   // The sides of the blocks; 0: chosen by the shapes. Given (in tests), the form above is taken
   // however few the scores are.

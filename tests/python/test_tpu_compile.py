@@ -211,15 +211,33 @@ def test_representative_programs_compile_for_v5e(tmp_path):
     tasks = [{"source": "explicit", "name": name} for name in REPRESENTATIVE]
     recording.run(tasks, timeout=120.0)
     assert recording.store.entries() >= set(REPRESENTATIVE)
-    programs = list(recording.store)
+    answers = compiled_for_v5e(recording, list(recording.store))
+    assert all(a["code_bytes"] > 0 for a in answers)
 
+
+def compiled_for_v5e(recording, programs):
     def child() -> Child:
         return python_child(
             "conformance.tpu_compile.compile_child", 120.0, "v5e:2x2", "tpu", *SITES
         )
 
-    results = tmp_path / "results.jsonl"
-    answers = compile_all(recording.store, programs, results, "v5e:2x2", child)
-    bad = [(a["entry"], a.get("detail")) for a in answers.values() if a["status"] != "ok"]
-    assert not bad
-    assert all(a["code_bytes"] > 0 for a in answers.values())
+    results = recording.folder / "results.jsonl"
+    answers = compile_all(recording.store, programs, results, "v5e:2x2", child).values()
+    assert not [(a["entry"], a.get("detail")) for a in answers if a["status"] != "ok"]
+    return answers
+
+
+@pytest.mark.libtpu
+@pytest.mark.slow
+@pytest.mark.skipif(not HAS_LIBTPU, reason="libtpu is not installed")
+@pytest.mark.parametrize(
+    ("name", "scores"),
+    [("attention_long", 2 * 8 * 1024 * 1024), ("attention_masked", 2 * 8 * 1001 * 700)],
+)
+def test_attention_does_not_hold_its_scores_on_v5e(tmp_path, name, scores):
+    recording = Recording(tmp_path)
+    recording.run([{"source": "large", "name": name}], timeout=120.0)
+    programs = [p for p in recording.store if "attention" in p.entry]
+    assert len(programs) == 4  # forward and backward, f32 and bf16
+    for answer in compiled_for_v5e(recording, programs):
+        assert answer["temp_bytes"] < 2 * scores, answer  # f32 scores would take twice that

@@ -26,6 +26,18 @@ def _attention(t: Make) -> torch.Tensor:
     return F.scaled_dot_product_attention(q, k, v, is_causal=True)
 
 
+def _attention_long(t: Make) -> torch.Tensor:
+    q, k, v = (tracked(t, 2, 8, 1024, 64) for _ in range(3))
+    return F.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+
+def _attention_masked(t: Make) -> torch.Tensor:
+    """Fewer heads of keys, lengths no block divides, a bias with a gradient, dropout."""
+    q, k, v = tracked(t, 2, 8, 1001, 64), tracked(t, 2, 2, 700, 64), tracked(t, 2, 2, 700, 64)
+    bias = tracked(t, 1, 8, 1001, 700)
+    return F.scaled_dot_product_attention(q, k, v, bias, dropout_p=0.1, enable_gqa=True)
+
+
 def _batch_norm(t: Make) -> torch.Tensor:
     stats = torch.zeros(64, device="tpu"), torch.ones(64, device="tpu")
     return F.batch_norm(tracked(t, 4, 64, 56, 56), *stats, t(64), t(64), training=True)
@@ -46,6 +58,8 @@ def _lstm(t: Make) -> torch.Tensor:
 LARGE: dict[str, Callable[[Make], torch.Tensor | None]] = {
     "adam": _adam,
     "attention": _attention,
+    "attention_long": _attention_long,
+    "attention_masked": _attention_masked,
     "batch_norm": _batch_norm,
     "bmm": lambda t: torch.bmm(tracked(t, 8, 512, 256), t(8, 256, 512)),
     "conv2d": lambda t: F.conv2d(tracked(t, 2, 64, 56, 56), tracked(t, 64, 64, 3, 3), padding=1),

@@ -129,4 +129,5 @@ class Recording:
 def _forms() -> dict[str, str]:
     import torch_tpu
 
-    return torch_tpu._C._op_forms()
+    # As files are named.
+    return {form.replace(".", "_"): entry for form, entry in torch_tpu._C._op_forms().items()}

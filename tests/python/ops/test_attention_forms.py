@@ -1,7 +1,7 @@
 """The forms of scaled_dot_product_attention that do without all scores at once.
 
-The loop over blocks runs here as it does elsewhere, forced and with small blocks. cuDNN's kernel
-does not: what is asked of it is looked at.
+The loop over blocks runs here as it does elsewhere; mostly forced and with small blocks.
+cuDNN's kernel does not: what is asked of it is looked at.
 """
 
 import json
@@ -51,10 +51,10 @@ def run(device, inputs, dtype, mask=None, **kwargs):
     return [x.detach().cpu() for x in (out, *grads)]
 
 
-def check(inputs, dtype=torch.float32, side=SIDE, **kwargs):
+def check(inputs, dtype=torch.float32, form="blocks", **kwargs):
     with sdpa_kernel(SDPBackend.MATH):
         want = run("cpu", inputs, torch.float64, **kwargs)
-    torch_tpu._C._set_attention_form("blocks", side)
+    torch_tpu._C._set_attention_form(form, SIDE if form == "blocks" else 0)
     got = run("tpu", inputs, dtype, **kwargs)
     rtol, atol = TOLERANCE[dtype]
     for g, w in zip(got, want, strict=True):
@@ -77,7 +77,7 @@ def test_lengths(lengths, causal):
 
 def test_sides_chosen_by_the_shapes():
     # Beyond what is done at once: 512 by 512, the last ones overlapping.
-    check(qkv(b=1, h=1, q_len=2100, k_len=2100), side=0, is_causal=True)
+    check(qkv(b=1, h=1, q_len=2100, k_len=2100), form="auto", is_causal=True)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -237,11 +237,12 @@ def test_no_matrix_of_all_scores(programs, options):
         assert "16x16xf32" in text
 
 
-def test_short_ones_and_those_on_the_cpu_are_done_at_once(programs):
-    for form, length in (("auto", 2100), ("blocks", 300)):
-        torch_tpu._C._set_attention_form(form)
-        run("tpu", qkv(b=1, h=1, q_len=length, k_len=length), torch.bfloat16)
-        assert all("stablehlo.while" not in text for text in programs.take())
+@pytest.mark.parametrize(("lengths", "blocks"), [((512, 512), 0), ((513, 7), 0), ((2100, 2100), 2)])
+def test_few_scores_are_done_at_once(programs, lengths, blocks):
+    run("tpu", qkv(b=1, h=1, q_len=lengths[0], k_len=lengths[1]), torch.bfloat16)
+    texts = programs.take()
+    assert len(texts) == 2
+    assert sum("stablehlo.while" in text for text in texts) == blocks
 
 
 def asked_of_cudnn(programs, inputs, mask=None, backward=False, **kwargs):
