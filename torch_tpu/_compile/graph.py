@@ -17,6 +17,7 @@ from torch_tpu import _C
 from torch_tpu._compile.interpreter import Env, HostPart, NodeError, evaluate
 from torch_tpu._compile.options import Options
 from torch_tpu._compile.plan import DEVICE, CannotPlanError, Plan, make_plan, tensors_of
+from torch_tpu._compile.vectorize import vectorize
 
 _log = logging.getLogger("torch_tpu.compile")
 _serial = itertools.count()
@@ -41,6 +42,7 @@ class CompiledGraph:
         self._uploads: list[fx.Node] = []
         self._packs: list[list[fx.Node]] = []
         try:
+            vectorize(gm)
             self._plan = make_plan(gm)
         except CannotPlanError as error:
             self._give_up(str(error))

@@ -17,6 +17,7 @@ from torch import fx
 from torch_tpu._compile.interpreter import attribute
 
 DEVICE = "tpu"
+_FEW = 4096
 
 
 class CannotPlanError(RuntimeError):
@@ -68,19 +69,18 @@ def _is_host(node: fx.Node) -> bool | None:
 
 
 def _is_arithmetic(node: fx.Node) -> bool:
-    """From 0-d CPU tensors to one, and nothing else."""
-    value = _value(node)
+    """From a few numbers on the CPU to others."""
     return (
-        isinstance(value, torch.Tensor)
-        and value.dim() == 0
+        _is_small(_value(node))
         and not _writes(node)
         and "device" not in node.kwargs
         and bool(node.all_input_nodes)
-        and all(
-            isinstance(_value(source), torch.Tensor) and _value(source).dim() == 0
-            for source in node.all_input_nodes
-        )
+        and all(_is_small(_value(source)) for source in node.all_input_nodes)
     )
+
+
+def _is_small(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.dim() <= 1 and value.numel() <= _FEW
 
 
 def _writes(node: fx.Node) -> bool:
