@@ -1,5 +1,6 @@
 # The native module, one part per file of csrc/bindings. Until a function is listed here, mypy takes
 # it as Any.
+from collections.abc import Callable
 from typing import Any, Literal, TypedDict
 
 import torch
@@ -135,6 +136,27 @@ def _drop_record() -> None: ...
 def _export_cache(path: str) -> int: ...
 def _import_cache(path: str) -> int: ...
 def _pack_info(path: str) -> dict[str, Any]: ...
+
+# regions.cpp
+def _is_recording() -> bool: ...
+def _record_if(
+    pred: torch.Tensor | None,
+    on_true: Callable[[], list[torch.Tensor | None]],
+    on_false: Callable[[], list[torch.Tensor | None]],
+) -> list[Any]: ...
+def _record_while(
+    inits: list[Any],
+    condition: Callable[[list[torch.Tensor]], torch.Tensor | None],
+    body: Callable[[list[torch.Tensor]], list[Any]],
+) -> list[Any]: ...
+def _record_scan(
+    inits: list[Any],
+    xs: list[Any],
+    length: int,
+    body: Callable[[list[torch.Tensor]], list[torch.Tensor | None]],
+) -> list[Any]: ...
+def _record_select(x: torch.Tensor, dim: int, index: torch.Tensor) -> torch.Tensor: ...
+def _record_assert(condition: torch.Tensor, message: str) -> None: ...
 
 # topology.cpp
 class _Topology:

@@ -1,16 +1,19 @@
 #include "csrc/dispatch/record.h"
 
+#include <algorithm>
 #include <atomic>
+#include <utility>
 
 #include <ATen/core/Tensor.h>
 
-#include "csrc/device/cell.h"
+#include "csrc/device/tensor.h"
 #include "csrc/dispatch/build.h"
 #include "csrc/dispatch/counted.h"
 #include "csrc/dispatch/decompose.h"
 #include "csrc/dispatch/masks.h"
 #include "csrc/dispatch/node.h"
 #include "csrc/dispatch/results.h"
+#include "csrc/ops/random.h"
 #include "csrc/trace/lower.h"
 #include "csrc/trace/view.h"
 
@@ -43,6 +46,7 @@ Recorder* Recorder::current() noexcept { return current_recorder; }
 trace::ValuePtr Recorder::remember(const Value& value, trace::ShapeRef strides) {
   const int64_t id = first_id_ + static_cast<int64_t>(values_.size());
   values_.push_back(value);
+  homes_.push_back(scopes_.empty() ? 0 : scopes_.back()->serial_);
   const trace::Shape dims(value.dims().begin(), value.dims().end());
   return c10::make_intrusive<trace::DeviceValue>(id, value.dtype(), dims, strides, device_);
 }
@@ -57,6 +61,10 @@ Value Recorder::value_of(const trace::ValuePtr& value) {
   if (id >= 0) {
     const auto at = static_cast<size_t>(id - first_id_);
     if (id < first_id_ || at >= values_.size()) value->buffer();  // of another recording: throws
+    const auto is_home = [&](const Scope* scope) { return scope->serial_ == homes_[at]; };
+    if (homes_[at] != 0 && std::none_of(scopes_.begin(), scopes_.end(), is_home)) {
+      throw trace::RecordedValue("a branch or loop wrote into a tensor of outside");
+    }
     return values_[at];
   }
   // A value from outside (a constant the decomposition uploaded): the program keeps it.
@@ -69,18 +77,46 @@ Value Recorder::value_of(const trace::ValuePtr& value) {
   return extra_values_.back();
 }
 
-// Each random op of the recording has its own part of the generator's stream.
+Recorder::Scope::Scope(Recorder& recorder, std::function<Value()> iteration)
+    : recorder_(recorder), iteration_(std::move(iteration)), serial_(recorder.next_serial_++) {
+  recorder_.scopes_.push_back(this);
+}
+
+Recorder::Scope::~Scope() { recorder_.scopes_.pop_back(); }
+
+void Recorder::add_check(ops::PendingCheck check) {
+  (scopes_.empty() ? checks_ : scopes_.back()->checks).push_back(std::move(check));
+}
+
+// Each random op of the recording has its own part of the generator's stream; in a loop, of a
+// stream that the iteration derives from it, since nobody knows how many there will be.
 Value Recorder::next_rng_state(uint64_t draws) {
   if (!rng_state_.defined()) {
     rng_state_ = b_.parameter(Type(DType::kU64, {2}));
     extra_inputs_.emplace_back();
     extra_values_.push_back(rng_state_);
   }
-  const Value seed = b_.slice(rng_state_, {0}, {1});
-  const Value offset = b_.slice(rng_state_, {1}, {2});
-  const Value moved = b_.add(offset, b_.splat(static_cast<double>(draws_), offset.type()));
-  draws_ += draws;
-  return b_.concatenate({seed, moved}, 0);
+  const auto moved = [&](const Value& state, uint64_t by) {
+    const Value seed = b_.slice(state, {0}, {1});
+    const Value offset = b_.slice(state, {1}, {2});
+    const Value sum = b_.add(offset, b_.splat(static_cast<double>(by), offset.type()));
+    return b_.concatenate({seed, sum}, 0);
+  };
+  Value state = rng_state_;
+  uint64_t* taken = &draws_;
+  for (Scope* scope : scopes_) {
+    const bool first = !std::exchange(scope->random_, true);
+    if (!scope->iteration_) continue;
+    if (first) {
+      scope->stream_start_ = *taken;
+      *taken += 4;
+    }
+    state = ops::random_stream(b_, moved(state, scope->stream_start_), scope->iteration_());
+    taken = &scope->draws_;
+  }
+  state = moved(state, *taken);
+  *taken += draws;
+  return state;
 }
 
 void Recorder::record(const Op& op, c10::Stack* stack) {
@@ -115,7 +151,7 @@ void Recorder::record(const Op& op, c10::Stack* stack) {
       throw trace::RecordedValue("the size of a result of " + op.name + " depends on values");
     }
     note_op(op.name);
-    checks_.insert(checks_.end(), out.checks.begin(), out.checks.end());
+    for (const ops::PendingCheck& check : out.checks) add_check(check);
     std::vector<Type> types;
     std::vector<Value> defined;
     for (const Value& value : out.results) {
@@ -133,33 +169,44 @@ void Recorder::record(const Op& op, c10::Stack* stack) {
   }
 }
 
+Value Recorder::read(const at::Tensor& tensor) {
+  TORCH_CHECK_NOT_IMPLEMENTED(tensor.device().type() == c10::DeviceType::PrivateUse1,
+                              "a result on ", tensor.device());
+  const c10::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
+  trace::Geometry geometry;
+  geometry.sizes = trace::to_shape(impl.sizes());
+  geometry.strides = trace::to_shape(impl.strides());
+  geometry.offset = impl.storage_offset();
+  const DType dtype = ops::to_dtype(tensor.scalar_type());
+  const trace::ValuePtr base = device::cell_of(impl)->load();
+  if (!base) return b_.splat(0, Type(dtype, {geometry.sizes.begin(), geometry.sizes.end()}));
+  Value value = trace::read_view(value_of(base), base->strides(), geometry, dtype);
+  if (impl.is_conj()) value = b_.conj(value);
+  if (impl.is_neg()) value = b_.negate(value);
+  return value;
+}
+
+at::Tensor Recorder::make(const Value& value, c10::ScalarType dtype, c10::IntArrayRef strides) {
+  const trace::Shape sizes(value.dims().begin(), value.dims().end());
+  const trace::Shape dense =
+      strides.empty() ? trace::contiguous_strides(sizes) : trace::to_shape(strides);
+  return device::make_tensor(sizes, dense, dtype, device_, remember(value, dense));
+}
+
 void Recorder::add_result(const at::Tensor& tensor) {
   trace::Program::Output output;
   output.defined = tensor.defined();
   if (tensor.defined()) {
-    TORCH_CHECK_NOT_IMPLEMENTED(tensor.device().type() == c10::DeviceType::PrivateUse1,
-                                "a result on ", tensor.device());
-    const c10::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
-    trace::Geometry geometry;
-    geometry.sizes = trace::to_shape(impl.sizes());
-    geometry.strides = trace::to_shape(impl.strides());
-    geometry.offset = impl.storage_offset();
+    const Value value = read(tensor);
     output.dtype = tensor.scalar_type();
-    output.value_dtype = ops::to_dtype(output.dtype);
-    const trace::ValuePtr base = device::cell_of(impl)->load();
-    const Type type(output.value_dtype, {geometry.sizes.begin(), geometry.sizes.end()});
-    Value value =
-        base ? trace::read_view(value_of(base), base->strides(), geometry, output.value_dtype)
-             : b_.splat(0, type);
-    if (impl.is_conj()) value = b_.conj(value);
-    if (impl.is_neg()) value = b_.negate(value);
-    output.sizes = geometry.sizes;
+    output.value_dtype = value.dtype();
+    output.sizes = trace::to_shape(tensor.sizes());
     output.strides = tensor.is_non_overlapping_and_dense()
-                         ? geometry.strides
-                         : trace::contiguous_strides(geometry.sizes);
+                         ? trace::to_shape(tensor.strides())
+                         : trace::contiguous_strides(output.sizes);
     output.base_sizes = output.sizes;
     output.base_strides = output.strides;
-    output.bytes = type.numel() * stablehlo::dtype_bytes(type.dtype);
+    output.bytes = value.numel() * stablehlo::dtype_bytes(value.dtype());
     results_.push_back(value);
   }
   outputs_.push_back(std::move(output));

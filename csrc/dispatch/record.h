@@ -3,6 +3,7 @@
 // of torch.compile becomes a program. A read of such a value throws trace::RecordedValue.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -39,6 +40,40 @@ class Recorder {
   // How often each op was recorded, in the order first met.
   const std::vector<std::pair<std::string, int>>& ops() const { return ops_; }
 
+  // --- for whoever builds regions: see record_regions.h ---
+  stablehlo::Builder& builder() { return b_; }
+  // The tensor's elements as they are now.
+  stablehlo::Value read(const at::Tensor& tensor);
+  // A tensor that holds a value. `strides`: a dense permutation of its dims; empty: row-major.
+  at::Tensor make(const stablehlo::Value& value, c10::ScalarType dtype,
+                  c10::IntArrayRef strides = {});
+  void add_check(ops::PendingCheck check);
+
+  // While one is alive, ops are recorded into a region that the builder has open. What they make
+  // cannot be used once it has ended.
+  class Scope {
+   public:
+    // `iteration`: for the body of a loop, which one is under way, as ui64[]. Asked for by random
+    // ops only; each iteration has a stream of its own.
+    explicit Scope(Recorder& recorder, std::function<stablehlo::Value()> iteration = {});
+    ~Scope();
+    Scope(const Scope&) = delete;
+    Scope& operator=(const Scope&) = delete;
+
+    // Flags of the ops in it. They too end with the region: the owner carries them out.
+    std::vector<ops::PendingCheck> checks;
+    bool random() const { return random_; }  // an op in it drew
+
+   private:
+    friend class Recorder;
+    Recorder& recorder_;
+    const std::function<stablehlo::Value()> iteration_;
+    const int serial_;
+    bool random_ = false;
+    uint64_t stream_start_ = 0;  // of a loop: its place in the stream outside
+    uint64_t draws_ = 0;         // of one iteration
+  };
+
  private:
   void note_op(const std::string& name);
   stablehlo::Value value_of(const trace::ValuePtr& value);
@@ -49,6 +84,9 @@ class Recorder {
   const int device_;
   stablehlo::Builder b_;
   stablehlo::Values values_;  // by DeviceValue::recorded_id, less first_id_
+  std::vector<int> homes_;    // beside values_: the serial of the scope, 0 for the function
+  std::vector<Scope*> scopes_;
+  int next_serial_ = 1;
   const int64_t first_id_;
   std::vector<ops::PendingCheck> checks_;
   std::vector<trace::ValuePtr> extra_inputs_;

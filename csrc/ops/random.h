@@ -17,6 +17,7 @@ Value random_bits(Builder& b, const Value& state, const Dims& dims, DType dtype)
 // The state of another stream, independent of `state` and as long as one likes: for the second and
 // later draws of a call (`stream` 0, 1, ...) and for draws larger than the call's output.
 Value random_stream(Builder& b, const Value& state, int64_t stream);
+Value random_stream(Builder& b, const Value& state, const Value& stream);  // ui64[]
 
 // Uniform on [0, 1) with as many random bits as `dtype` has mantissa digits, so never rounded up to
 // 1. The result has `dtype`.

@@ -145,11 +145,19 @@ Value random_bits(Builder& b, const Value& state, const Dims& dims, DType dtype)
   return bits_of(random_words(b, state, dims), dtype);
 }
 
+// Another key gives unrelated words; two of them are the new key and counter.
+constexpr int64_t kStreamKey = 0x1E3779B97F4A7C15;
+
 Value random_stream(Builder& b, const Value& state, int64_t stream) {
-  // Another key gives unrelated words; two of them are the new key and counter.
-  const int64_t change = 0x1E3779B97F4A7C15 + stream;
-  const Value key = b.xor_(state, b.ints({change, 0}, state.type()));
+  const Value key = b.xor_(state, b.ints({kStreamKey + stream, 0}, state.type()));
   return random_bits(b, key, {2}, DType::kU64);
+}
+
+Value random_stream(Builder& b, const Value& state, const Value& stream) {
+  const Value change = b.add(stream, b.splat_int(kStreamKey, stream.type()));
+  const Value both =
+      b.concatenate({b.reshape(change, {1}), b.ints({0}, Type(DType::kU64, {1}))}, 0);
+  return random_bits(b, b.xor_(state, both), {2}, DType::kU64);
 }
 
 Value random_uniform01(Builder& b, const Value& state, const Dims& dims, DType dtype) {

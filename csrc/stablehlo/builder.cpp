@@ -10,12 +10,13 @@ Builder::Builder() : impl_(std::make_unique<Impl>(this)) {}
 Builder::~Builder() = default;
 
 Value Builder::parameter(const Type& type) {
-  if (impl_->graph.open.size() != 1) fail("parameter", "the function's own scope", "a region");
   check_type("parameter", type);
   impl_->aliased_output.push_back(-1);
   impl_->parameter_attributes.emplace_back();
   return impl_->graph.add_argument(0, type);
 }
+
+Graph& Printer::graph_of(Builder& builder) { return builder.impl_->graph; }
 
 int64_t Builder::num_parameters() const {
   return static_cast<int64_t>(impl_->aliased_output.size());

@@ -23,6 +23,8 @@ class Printer {
  public:
   explicit Printer(const Graph& graph) : graph_(graph) {}
   std::string print(const Function& function);
+  // For what else of csrc/stablehlo works on the instructions.
+  static Graph& graph_of(Builder& builder);
 
  private:
   void mark_live(const std::vector<int32_t>& results);

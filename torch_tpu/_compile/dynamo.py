@@ -11,6 +11,7 @@ from torch import fx
 from torch._dynamo.backends.common import aot_autograd
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 
+import torch_tpu._compile.control_flow  # noqa: F401, for its handlers
 from torch_tpu._compile import interface
 from torch_tpu._compile.graph import CompiledGraph
 from torch_tpu._compile.options import Options

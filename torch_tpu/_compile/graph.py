@@ -14,6 +14,7 @@ import torch
 from torch import fx
 
 from torch_tpu import _C
+from torch_tpu._compile.device_number import DeviceNumber
 from torch_tpu._compile.interpreter import Env, HostPart, NodeError, evaluate
 from torch_tpu._compile.options import Options
 from torch_tpu._compile.plan import DEVICE, CannotPlanError, Plan, make_plan, tensors_of
@@ -41,6 +42,7 @@ class CompiledGraph:
         self._direct = False
         self._uploads: list[fx.Node] = []
         self._packs: list[list[fx.Node]] = []
+        self._numbers: set[int] = set()  # results of programs that are numbers in the graph
         try:
             vectorize(gm)
             self._plan = make_plan(gm)
@@ -52,7 +54,10 @@ class CompiledGraph:
             for value in self._plan.constants.values()
             if _is_tensor(value) and value.device.type == DEVICE
         ]
-        self._direct = self._plan.on_device_only and not self._kept
+        all_tensors = all(
+            next(tensors_of(node.meta.get("val")), None) is not None for node in self._plan.results
+        )
+        self._direct = self._plan.on_device_only and not self._kept and all_tensors
         self._taken = [
             node
             for node in self._plan.placeholders
@@ -101,6 +106,12 @@ class CompiledGraph:
                 return results
             return self._run_parts(args)
 
+    def _read_numbers(self, results: list[Any]) -> list[Any]:
+        for i in self._numbers:
+            if _is_tensor(results[i]):  # another variant may know it
+                results[i] = results[i].item()
+        return results
+
     def _run_parts(self, args: list[Any]) -> list[Any]:
         plan = self._plan
         assert plan is not None
@@ -117,7 +128,7 @@ class CompiledGraph:
             results = self._program(list(inputs))
             assert results is not None
         args.clear()
-        _spread(plan.results, results, env)
+        _spread(plan.results, self._read_numbers(results), env)
         self._after(env)
         return _values(plan.output, env)
 
@@ -176,9 +187,11 @@ class CompiledGraph:
             evaluate(plan.numbers, env)
             evaluate(plan.device, env)
             flat = list(itertools.chain.from_iterable(_flat(env[node]) for node in plan.results))
-            if plan.on_device_only:
+            if self._direct:
                 assert plan.output is not None
                 flat = _values(plan.output, env)
+            self._numbers |= {i for i, v in enumerate(flat) if isinstance(v, DeviceNumber)}
+            flat = [v.tensor if isinstance(v, DeviceNumber) else v for v in flat]
             return recording.compile(self._name, flat)
 
     def _bind(self, inputs: list[Any]) -> Env:
@@ -250,7 +263,10 @@ def _spread(nodes: list[fx.Node], results: list[Any], env: Env) -> None:
     def rebuild(like: Any) -> Any:
         if isinstance(like, (list, tuple)):
             return type(like)(rebuild(item) for item in like)
-        return next(rest)
+        value = next(rest)
+        # A loop that mixes devices runs on ours.
+        on_cpu = _is_tensor(like) and _is_tensor(value) and like.device.type != value.device.type
+        return value.to(like.device) if on_cpu else value
 
     for node in nodes:
         env[node] = rebuild(node.meta.get("val"))

@@ -9,6 +9,9 @@ from typing import Any
 import torch
 from torch import fx
 
+from torch_tpu._compile import device_number
+from torch_tpu._compile.device_number import DeviceNumber
+
 Env = dict[fx.Node, Any]
 Handler = Callable[[fx.Node, tuple[Any, ...], dict[str, Any]], Any]
 
@@ -73,6 +76,8 @@ def evaluate(nodes: Iterable[fx.Node], env: Env) -> None:
                 handler = HANDLERS.get(node.target)
                 if handler is not None:
                     env[node] = handler(node, args, kwargs)
+                elif any(isinstance(env[n], DeviceNumber) for n in node.all_input_nodes):
+                    env[node] = device_number.call(node.target, args, kwargs)
                 else:
                     env[node] = node.target(*args, **kwargs)  # type: ignore[operator]
             elif node.op == "call_method":
@@ -81,3 +86,17 @@ def evaluate(nodes: Iterable[fx.Node], env: Env) -> None:
                 raise RuntimeError(f"a node of kind {node.op}")
         except Exception as error:
             raise NodeError(node, error) from error
+
+
+def run_module(module: fx.GraphModule, args: Iterable[Any]) -> Any:
+    """Runs a subgraph of a higher-order op."""
+    env: Env = {}
+    given = iter(args)
+    nodes = list(module.graph.nodes)
+    for node in nodes:
+        if node.op == "placeholder":
+            env[node] = next(given)
+        elif node.op == "get_attr":
+            env[node] = attribute(module, str(node.target))
+    evaluate((node for node in nodes if node.op != "output"), env)
+    return fx.node.map_arg(nodes[-1].args[0], lambda node: env[node])
