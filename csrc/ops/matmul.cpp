@@ -1,5 +1,6 @@
 // Matrix products: mm, bmm, addmm and kin, dot, linear with its backward, _trilinear. Products of
-// half types accumulate in f32 and are rounded once, after bias and scaling.
+// half types accumulate in f32 and are rounded once, after bias and scaling; see Target for the
+// exception.
 #include <algorithm>
 #include <cmath>
 
@@ -11,6 +12,7 @@
 #include "csrc/ops/low_bit.h"
 #include "csrc/ops/matmul_precision.h"
 #include "csrc/ops/table.h"
+#include "csrc/ops/target.h"
 
 namespace torch_tpu::ops {
 
@@ -20,9 +22,14 @@ namespace {
 
 using stablehlo::DotDims;
 
-Value dot(const Value& a, const Value& b, const DotDims& dims) {
+Value dot(const Value& a, const Value& b, const DotDims& dims, DType result) {
   if (is_wide_integer(a.dtype())) return integer_dot(a, b, dims);
-  return a.builder().dot_general(a, b, dims, opmath(a.dtype()), matmul_precision(a.dtype()));
+  return a.builder().dot_general(a, b, dims, result, matmul_precision(a.dtype()));
+}
+
+Value dot(Call& c, const Value& a, const Value& b, const DotDims& dims) {
+  const bool rounds = target().rounds_half_products && c.out(0).dtype == a.dtype();
+  return dot(a, b, dims, rounds ? a.dtype() : opmath(a.dtype()));
 }
 
 const DotDims kMatrices = {{}, {}, {1}, {0}};
@@ -64,10 +71,10 @@ Value add_scaled(Call& c, const Value& product) {
 
 Values lower_mm(Call& c) {
   check_factors(c, "self", "mat2");
-  return {dot(c.tensor("self"), c.tensor("mat2"), kMatrices)};
+  return {dot(c, c.tensor("self"), c.tensor("mat2"), kMatrices)};
 }
 
-Values lower_bmm(Call& c) { return {dot(c.tensor("self"), c.tensor("mat2"), kBatches)}; }
+Values lower_bmm(Call& c) { return {dot(c, c.tensor("self"), c.tensor("mat2"), kBatches)}; }
 
 Value addmm(Call& c) {
   const Value mat1 = c.tensor("mat1");
@@ -77,7 +84,7 @@ Value addmm(Call& c) {
   if (is(c, "alpha", 0)) {
     return add_scaled(c, full(c.b, 0, opmath(mat1.dtype()), {mat1.dim(0), mat2.dim(1)}));
   }
-  return add_scaled(c, dot(mat1, mat2, kMatrices));
+  return add_scaled(c, dot(c, mat1, mat2, kMatrices));
 }
 
 Values lower_addmm(Call& c) {
@@ -97,7 +104,7 @@ Values lower_addmm_activation(Call& c) {
 }
 
 Values lower_baddbmm(Call& c) {
-  return {add_scaled(c, dot(c.tensor("batch1"), c.tensor("batch2"), kBatches))};
+  return {add_scaled(c, dot(c, c.tensor("batch1"), c.tensor("batch2"), kBatches))};
 }
 
 Values lower_baddbmm_dtype(Call& c) {
@@ -107,12 +114,12 @@ Values lower_baddbmm_dtype(Call& c) {
 Values lower_addbmm(Call& c) {
   check_addend(c, "batch2");
   check_factors(c, "batch1", "batch2");
-  return {add_scaled(c, dot(c.tensor("batch1"), c.tensor("batch2"), {{}, {}, {0, 2}, {0, 1}}))};
+  return {add_scaled(c, dot(c, c.tensor("batch1"), c.tensor("batch2"), {{}, {}, {0, 2}, {0, 1}}))};
 }
 
 Values lower_mv(Call& c) {
   check_factors(c, "self", "vec");
-  return {dot(c.tensor("self"), c.tensor("vec"), kMatrices)};
+  return {dot(c, c.tensor("self"), c.tensor("vec"), kMatrices)};
 }
 
 Values lower_addmv(Call& c) {
@@ -122,16 +129,16 @@ Values lower_addmv(Call& c) {
               name("mat"), ", and ", name("vec"));
   const Value mat = c.tensor("mat");
   if (is(c, "alpha", 0)) return {add_scaled(c, full(c.b, 0, opmath(mat.dtype()), {mat.dim(0)}))};
-  return {add_scaled(c, dot(mat, c.tensor("vec"), kMatrices))};
+  return {add_scaled(c, dot(c, mat, c.tensor("vec"), kMatrices))};
 }
 
 const DotDims kVectors = {{}, {}, {0}, {0}};
 
-Values lower_dot(Call& c) { return {dot(c.tensor("self"), c.tensor("tensor"), kVectors)}; }
+Values lower_dot(Call& c) { return {dot(c, c.tensor("self"), c.tensor("tensor"), kVectors)}; }
 
 Value conj(const Value& x) { return is_complex(x.dtype()) ? x.builder().conj(x) : x; }
 
-Values lower_vdot(Call& c) { return {dot(conj(c.tensor("self")), c.tensor("other"), kVectors)}; }
+Values lower_vdot(Call& c) { return {dot(c, conj(c.tensor("self")), c.tensor("other"), kVectors)}; }
 
 Values lower_addr(Call& c) {
   const DType t = opmath(c.common_dtype({"self", "vec1", "vec2"}));
@@ -156,7 +163,7 @@ Values lower_linear(Call& c) {
   const Value weight = c.tensor("weight");
   check_factors(c, "input", "weight");
   const int64_t last = weight.rank() - 1;
-  Value result = c.b.reshape(dot(rows(input), weight, {{}, {}, {1}, {last}}), c.out().dims);
+  Value result = c.b.reshape(dot(c, rows(input), weight, {{}, {}, {1}, {last}}), c.out().dims);
   if (const Value bias = c.optional_tensor("bias")) {
     result = result + c.b.broadcast_to(cast(bias, result.dtype()), result.dims());
   }
@@ -175,10 +182,10 @@ Values lower_linear_backward(Call& c) {
   Values grads(3);
   if (mask[0]) {
     const Value w = c.b.reshape(weight, {features, weight.dim(-1)});
-    grads[0] = cast(c.b.reshape(dot(grad, conj(w), kMatrices), input.dims()), t);
+    grads[0] = cast(c.b.reshape(dot(c, grad, conj(w), kMatrices), input.dims()), t);
   }
   if (mask[1]) {
-    const Value dw = dot(grad, conj(x), {{}, {}, {0}, {0}});
+    const Value dw = dot(c, grad, conj(x), {{}, {}, {0}, {0}});
     grads[1] = cast(c.b.reshape(dw, weight.dims()), t);
   }
   if (mask[2]) {
@@ -223,7 +230,7 @@ Labelled contract(const Labelled& a, const Labelled& b, const Dims& sum, const D
   for (int64_t label : b.labels) {
     if (!contains(a.labels, label)) out.labels.push_back(label);
   }
-  out.value = dot(a.value, b.value, dims);
+  out.value = dot(a.value, b.value, dims, opmath(a.value.dtype()));
   return out;
 }
 

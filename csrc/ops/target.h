@@ -22,6 +22,9 @@ struct Target {
   // A dot of two s8 operands is right and fast. XLA:CUDA's gives twice the product for many shapes,
   // XLA:CPU's takes twenty times as long as one of f32.
   bool has_s8_dot = true;
+  // A product of half types is asked for in that type, and the bias is added in it. XLA:CUDA has
+  // kernels that do both before they round once, but for f32 results writes twice the bytes.
+  bool rounds_half_products = false;
   // Of products of f32: the user's setting when the op was called. An op may be lowered later.
   stablehlo::Precision f32_precision = stablehlo::Precision::kHighest;
   AttentionForm attention = AttentionForm::kBlocks;
