@@ -24,7 +24,7 @@ from pathlib import Path
 from .children import ROOT, Child, Task
 
 RESULTS = ROOT / "build" / "conformance" / "results.jsonl"
-SUITES = ("op", "forms", "transforms", "errors", "module", "optimizer")
+SUITES = ("op", "forms", "transforms", "errors", "compile", "module", "optimizer")
 
 
 def key_of(task: Task) -> str:
@@ -44,11 +44,12 @@ def all_tasks(suites: list[str], dtypes: list[str], pattern: str, samples: int) 
                     for n in names
                     if dtype in dtypes_of(OPS[n])
                 ]
-        elif suite in ("forms", "transforms", "errors"):
+        elif suite in ("forms", "transforms", "errors", "compile"):
             for n in names:
                 found = dtypes_of(OPS[n])
                 dtype = "float32" if "float32" in found or not found else found[0]
-                tasks.append({"suite": suite, "name": n, "dtype": dtype, "samples": 2})
+                most = min(samples, 2)
+                tasks.append({"suite": suite, "name": n, "dtype": dtype, "samples": most})
                 if suite == "forms" and "complex64" in found and dtype != "complex64":
                     tasks.append({"suite": suite, "name": n, "dtype": "complex64", "samples": 1})
         else:
