@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <list>
 #include <mutex>
-#include <unordered_map>
 
 #include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/zero.h>
 
 #include "csrc/base/digest.h"
@@ -33,9 +33,14 @@ trace::Geometry geometry_of(const c10::TensorImpl& impl) {
 
 // Memory that nobody wrote yet reads as zeros.
 trace::ValuePtr value_of(const at::Tensor& tensor) {
-  const device::Cell* cell = device::cell_of(*tensor.unsafeGetTensorImpl());
+  device::Cell* cell = device::cell_of(*tensor.unsafeGetTensorImpl());
   trace::ValuePtr value = cell->load();
-  if (!value && tensor.unsafeGetTensorImpl()->unsafe_storage().nbytes() > 0) {
+  if (value) return value;
+  if (tensor.unsafeGetTensorImpl()->unsafe_storage().nbytes() == 0) {
+    value = device::upload(at::empty({0}, tensor.options().device(c10::kCPU)), cell->device());
+    cell->store(value);
+  } else {
+    const RecordingPause pause;
     at::AutoDispatchBelowADInplaceOrView below_autograd;
     const at::Tensor whole = tensor.is_non_overlapping_and_dense() ? tensor : tensor.detach();
     at::zero_(const_cast<at::Tensor&>(whole));
@@ -65,7 +70,7 @@ void remember(const CompiledPtr& graph) {
 }  // namespace
 
 CompiledGraph::Input CompiledGraph::input_of(const at::Tensor& tensor,
-                                             const trace::DeviceValue& value) {
+                                             const trace::DeviceValue& value, size_t base) {
   const c10::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
   return {tensor.scalar_type(),
           value.dtype(),
@@ -73,7 +78,31 @@ CompiledGraph::Input CompiledGraph::input_of(const at::Tensor& tensor,
           trace::to_shape(value.strides()),
           geometry_of(impl),
           impl.is_conj(),
-          impl.is_neg()};
+          impl.is_neg(),
+          base};
+}
+
+// A table by address: compiled optimizers come with hundreds of arguments at every step.
+bool CompiledGraph::shares_alike(const std::vector<at::Tensor>& tensors) const {
+  if (!writes_ && bases_.size() == inputs_.size()) return true;  // who reads may share or not
+  struct Slot {
+    const device::Cell* cell = nullptr;
+    size_t base = 0;
+  };
+  thread_local std::vector<Slot> table;
+  size_t slots = 16;
+  while (slots < 2 * tensors.size()) slots *= 2;
+  table.assign(slots, {});
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    const device::Cell* cell = device::cell_of(*tensors[i].unsafeGetTensorImpl());
+    const size_t base = inputs_[i].base;
+    size_t at = (reinterpret_cast<uintptr_t>(cell) / alignof(device::Cell)) & (slots - 1);
+    while (table[at].cell != nullptr && table[at].cell != cell) at = (at + 1) & (slots - 1);
+    const bool first = bases_[base] == i;
+    if (first != (table[at].cell == nullptr) || (!first && table[at].base != base)) return false;
+    table[at] = {cell, base};
+  }
+  return true;
 }
 
 bool CompiledGraph::accepts(const std::vector<at::Tensor>& tensors) const {
@@ -96,17 +125,17 @@ bool CompiledGraph::accepts(const std::vector<at::Tensor>& tensors) const {
       return false;
     }
   }
-  return true;
+  return shares_alike(tensors);
 }
 
 std::vector<at::Tensor> CompiledGraph::run(std::vector<at::Tensor> tensors) {
   trace::Program& program = *program_;
   launch_pending(device_, Cut::kCompiledCall);  // it may hold what this call could take
   std::vector<trace::ValuePtr> values;
-  values.reserve(tensors.size());
+  values.reserve(bases_.size());
   Execution run;
-  for (const at::Tensor& tensor : tensors) {
-    values.push_back(device::cell_of(*tensor.unsafeGetTensorImpl())->load());
+  for (const size_t first : bases_) {
+    values.push_back(device::cell_of(*tensors[first].unsafeGetTensorImpl())->load());
     run.args.push_back(values.back()->raw());
   }
   if (program.draws > 0) {
@@ -134,12 +163,13 @@ std::vector<at::Tensor> CompiledGraph::run(std::vector<at::Tensor> tensors) {
     device::Cell* target = nullptr;
     if (output.write >= 0) {
       const auto at = static_cast<size_t>(output.write);
-      target = device::cell_of(*tensors[at].unsafeGetTensorImpl());
+      c10::TensorImpl& written = *tensors[bases_[at]].unsafeGetTensorImpl();
+      target = device::cell_of(written);
       if (std::find(keep.begin(), keep.end(), output.write) == keep.end()) {
         values[at].reset();  // its memory is the result's: count it once
         target->store({});
       }
-      tensors[at].unsafeGetTensorImpl()->bump_version();
+      written.bump_version();
     }
     auto value = c10::make_intrusive<trace::DeviceValue>(
         run.outs[next++], output.value_dtype, output.base_sizes, output.base_strides, device_);
@@ -184,9 +214,19 @@ at::Tensor GraphRecording::add_argument(const at::Tensor& tensor) {
                               " of a program on tpu:", made_->device_);
   const trace::ValuePtr value = value_of(tensor);
   TORCH_CHECK_NOT_IMPLEMENTED(value, "an argument without memory");
-  made_->inputs_.push_back(CompiledGraph::input_of(tensor, *value));
-  values_.push_back(recorder_->add_argument(*value));
-  stand_ins_.push_back(recorded_stand_in(tensor, values_.back()));
+  const device::Cell* cell = device::cell_of(*tensor.unsafeGetTensorImpl());
+  const auto [at, fresh] = known_.try_emplace(cell, values_.size());
+  const size_t base = at->second;
+  c10::Storage storage;
+  if (fresh) {
+    values_.push_back(recorder_->add_argument(*value));
+    made_->bases_.push_back(stand_ins_.size());
+    storage = device::make_storage(made_->device_, tensor.storage().nbytes(), values_.back());
+  } else {
+    storage = stand_ins_[made_->bases_[base]].storage();
+  }
+  made_->inputs_.push_back(CompiledGraph::input_of(tensor, *value, base));
+  stand_ins_.push_back(recorded_stand_in(tensor, std::move(storage)));
   return stand_ins_.back();
 }
 
@@ -194,14 +234,14 @@ void GraphRecording::add_result(const at::Tensor& tensor) { results_.push_back(t
 
 std::string GraphRecording::end(trace::Program& program) {
   int next = 0;
-  for (size_t i = 0; i < stand_ins_.size(); ++i) {
-    const trace::ValuePtr now = device::cell_of(*stand_ins_[i].unsafeGetTensorImpl())->load();
+  for (size_t i = 0; i < values_.size(); ++i) {
+    const at::Tensor& first = stand_ins_[made_->bases_[i]];
+    const trace::ValuePtr now = device::cell_of(*first.unsafeGetTensorImpl())->load();
     if (now == values_[i]) continue;
-    TORCH_CHECK_NOT_IMPLEMENTED(now && now->dims() == values_[i]->dims() &&
-                                    now->dtype() == values_[i]->dtype() &&
-                                    now->strides() == values_[i]->strides(),
+    TORCH_CHECK_NOT_IMPLEMENTED(now && now->bytes() == values_[i]->bytes(),
                                 "an argument whose memory is replaced by another's");
-    recorder_->add_write(i, now);
+    recorder_->add_write(i, *values_[i], now);
+    made_->writes_ = true;
     ++next;
   }
   std::unordered_map<const c10::TensorImpl*, int> places;

@@ -6,12 +6,14 @@
 
 #include <memory>
 #include <string>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
 
 #include "csrc/cache/program_info.h"
+#include "csrc/device/cell.h"
 #include "csrc/dispatch/record.h"
 #include "csrc/trace/program.h"
 
@@ -40,12 +42,17 @@ class CompiledGraph final : public c10::intrusive_ptr_target {
     trace::Geometry geometry;
     bool conj;
     bool neg;
+    size_t base;  // the program's argument: views of one storage share it
   };
-  static Input input_of(const at::Tensor& tensor, const trace::DeviceValue& value);
+  static Input input_of(const at::Tensor& tensor, const trace::DeviceValue& value, size_t base);
+  // Whether the same of them share storages as when it was recorded.
+  bool shares_alike(const std::vector<at::Tensor>& tensors) const;
 
   trace::ProgramPtr program_;
   int device_ = 0;
   std::vector<Input> inputs_;
+  std::vector<size_t> bases_;  // per argument of the program: the first of the inputs over it
+  bool writes_ = false;
   std::vector<int> results_;  // a new tensor of the program's outputs, or -1 - input
   std::vector<std::pair<std::string, int>> ops_;
 };
@@ -70,8 +77,9 @@ class GraphRecording {
 
   std::unique_ptr<Recorder> recorder_;
   CompiledPtr made_;
+  std::unordered_map<const device::Cell*, size_t> known_;  // storages of the arguments
   std::vector<at::Tensor> stand_ins_;
-  std::vector<trace::ValuePtr> values_;  // what they held at first
+  std::vector<trace::ValuePtr> values_;  // per storage: what it held at first
   std::vector<at::Tensor> results_;
 };
 

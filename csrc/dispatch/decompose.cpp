@@ -145,7 +145,8 @@ c10::Stack recorded_arguments(const Frame& frame, Recorder& recorder) {
   const auto stand_in = [&](const at::Tensor& tensor) {
     for (size_t i = 0; i < values.size(); ++i) {
       if (frame.tensors[i].impl == tensor.unsafeGetTensorImpl()) {
-        return recorded_stand_in(tensor, values[i]);
+        return recorded_stand_in(
+            tensor, device::make_storage(frame.device, tensor.storage().nbytes(), values[i]));
       }
     }
     return tensor;

@@ -212,15 +212,19 @@ void Recorder::add_result(const at::Tensor& tensor) {
   outputs_.push_back(std::move(output));
 }
 
-void Recorder::add_write(size_t argument, const trace::ValuePtr& value) {
+void Recorder::add_write(size_t argument, const trace::DeviceValue& old,
+                         const trace::ValuePtr& value) {
   trace::Program::Output output;
   output.write = output.input = static_cast<int>(argument);
-  output.value_dtype = value->dtype();
-  output.base_sizes = trace::to_shape(value->dims());
-  output.base_strides = trace::to_shape(value->strides());
-  output.bytes = value->bytes();
+  output.value_dtype = old.dtype();
+  output.base_sizes = trace::to_shape(old.dims());
+  output.base_strides = trace::to_shape(old.strides());
+  output.bytes = old.bytes();
   b_.alias(static_cast<int64_t>(argument), static_cast<int64_t>(results_.size()));
-  results_.push_back(value_of(value));
+  // A write through a view that covers everything leaves the view's layout or dtype.
+  const trace::Geometry whole{output.base_sizes, output.base_strides, 0};
+  results_.push_back(
+      trace::read_view(value_of(value), value->strides(), whole, output.value_dtype));
   outputs_.push_back(std::move(output));
 }
 
@@ -249,12 +253,14 @@ std::string Recorder::finish(trace::Program& program) {
   return b_.finish(results_, trace::module_name(program.name));
 }
 
-at::Tensor recorded_stand_in(const at::Tensor& tensor, trace::ValuePtr value) {
+RecordingPause::RecordingPause() noexcept : paused_(std::exchange(current_recorder, nullptr)) {}
+
+RecordingPause::~RecordingPause() { current_recorder = paused_; }
+
+at::Tensor recorded_stand_in(const at::Tensor& tensor, c10::Storage storage) {
   const c10::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
   at::Tensor out = at::detail::make_tensor<c10::TensorImpl>(
-      c10::Storage(device::make_storage(tensor.device().index(), impl.unsafe_storage().nbytes(),
-                                        std::move(value))),
-      c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), impl.dtype());
+      std::move(storage), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), impl.dtype());
   c10::TensorImpl* made = out.unsafeGetTensorImpl();
   made->set_sizes_and_strides(impl.sizes(), impl.strides(), impl.storage_offset());
   if (impl.is_conj()) made->_set_conj(true);

@@ -33,8 +33,9 @@ class Recorder {
   void record(const Op& op, c10::Stack* stack);
   // The tensor's elements as a result of the program.
   void add_result(const at::Tensor& tensor);
-  // A new value for the base of an argument, whose memory it may take.
-  void add_write(size_t argument, const trace::ValuePtr& value);
+  // A new value for the base of an argument, whose memory it may take. It lies there as the old
+  // one.
+  void add_write(size_t argument, const trace::DeviceValue& old, const trace::ValuePtr& value);
   // The module of what was recorded, and what its program needs beside the executable.
   std::string finish(trace::Program& program);
   // How often each op was recorded, in the order first met.
@@ -98,7 +99,19 @@ class Recorder {
   std::vector<std::pair<std::string, int>> ops_;
 };
 
-// A tensor of the recording with the tensor's geometry over its own base value.
-at::Tensor recorded_stand_in(const at::Tensor& tensor, trace::ValuePtr value);
+// While one is alive, ops of the thread run as if nothing was recorded.
+class RecordingPause {
+ public:
+  RecordingPause() noexcept;
+  ~RecordingPause();
+  RecordingPause(const RecordingPause&) = delete;
+  RecordingPause& operator=(const RecordingPause&) = delete;
+
+ private:
+  Recorder* const paused_;
+};
+
+// A tensor of the recording with the tensor's geometry over a storage that holds its base value.
+at::Tensor recorded_stand_in(const at::Tensor& tensor, c10::Storage storage);
 
 }  // namespace torch_tpu::dispatch

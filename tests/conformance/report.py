@@ -31,6 +31,7 @@ SUITES = {
     "forms": "In-place, out=, non-contiguous, inference mode, strides",
     "transforms": "vmap and jvp",
     "errors": "Ops whose error inputs all raise the CPU's exception type",
+    "compile": "torch.compile: values, gradients and writes",
     "module": "ModuleInfo, forward and gradients, train and eval",
     "optimizer": "OptimizerInfo, all implementations",
 }
@@ -50,6 +51,7 @@ def write_report(results: dict[str, Result]) -> None:
         "",
         *_summary(results, by_op),
         *_not_right(results),
+        *_op_by_op(results),
         *_tpu(),
         *_table(by_op),
     ]
@@ -120,6 +122,29 @@ def _not_right(results: dict[str, Result]) -> list[str]:
     return lines
 
 
+def _op_by_op(results: dict[str, Result]) -> list[str]:
+    """What torch.compile makes of the entries beside being right."""
+    runs = {r["name"]: r for r in results.values() if r["suite"] == "compile" and "graphs" in r}
+    if not runs:
+        return []
+    none = sorted(name for name, run in runs.items() if run["graphs"] == 0)
+    parts = {name: run["op_by_op"] for name, run in runs.items() if run["op_by_op"]}
+    whole = len(runs) - len(none) - len(parts)
+    lines = [
+        "## Under torch.compile",
+        "",
+        f"Each graph of {whole} entries is one program. Dynamo makes no graph of {len(none)},",
+        "which read values or have sizes that depend on them: " + ", ".join(none) + ".",
+        "",
+    ]
+    if parts:
+        lines += ["| runs op by op | reason |", "|---|---|"]
+        for name, reasons in sorted(parts.items()):
+            lines.append(f"| {name} | {_escape('; '.join(reasons))[:200]} |")
+        lines.append("")
+    return lines
+
+
 def _status(results: dict[str, Result], name: str, dtype: str) -> str:
     return str(results.get(f"op:{name}:{dtype}:", {}).get("status", ""))
 
@@ -167,8 +192,8 @@ def _table(by_op: dict[str, dict[tuple[str, str], Result]]) -> list[str]:
         "",
         "TPU: the table entries of that ATen name compile for v5e; empty: a composite of others.",
         "",
-        "| op | tier | dtypes | gradient | forms | vmap, jvp | TPU | notes |",
-        "|---|---|---|---|---|---|---|---|",
+        "| op | tier | dtypes | gradient | forms | vmap, jvp | compile | TPU | notes |",
+        "|---|---|---|---|---|---|---|---|---|",
     ]
     tpu = _tpu_by_name()
     for name in sorted(OPS):
@@ -180,6 +205,7 @@ def _table(by_op: dict[str, dict[tuple[str, str], Result]]) -> list[str]:
         lines.append(
             f"| {name} | {_tier(found)} | {' '.join(filter(None, dtypes))} | {gradient} "
             f"| {_mark(found, 'forms')} | {_mark(found, 'transforms')} "
+            f"| {_mark(found, 'compile')} "
             f"| {tpu.get(OPS[name].aten_name, '')} "
             f"| {'on the CPU: ' + notes if notes else REASONS.get(name, '')} |"
         )

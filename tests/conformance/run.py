@@ -24,7 +24,7 @@ from pathlib import Path
 from .children import ROOT, Child, Task
 
 RESULTS = ROOT / "build" / "conformance" / "results.jsonl"
-SUITES = ("op", "forms", "transforms", "errors", "module", "optimizer")
+SUITES = ("op", "forms", "transforms", "errors", "compile", "module", "optimizer")
 
 
 def key_of(task: Task) -> str:
@@ -44,13 +44,15 @@ def all_tasks(suites: list[str], dtypes: list[str], pattern: str, samples: int) 
                     for n in names
                     if dtype in dtypes_of(OPS[n])
                 ]
-        elif suite in ("forms", "transforms", "errors"):
+        elif suite in ("forms", "transforms", "errors", "compile"):
             for n in names:
                 found = dtypes_of(OPS[n])
                 dtype = "float32" if "float32" in found or not found else found[0]
-                tasks.append({"suite": suite, "name": n, "dtype": dtype, "samples": 2})
+                task = {"suite": suite, "name": n, "samples": min(samples, 2)}
+                chosen = [d for d in dtypes if d in found] if suite == "compile" else []
+                tasks += [{**task, "dtype": d} for d in chosen or [dtype]]
                 if suite == "forms" and "complex64" in found and dtype != "complex64":
-                    tasks.append({"suite": suite, "name": n, "dtype": "complex64", "samples": 1})
+                    tasks.append({**task, "dtype": "complex64", "samples": 1})
         else:
             from .other_checks import MODULES, OPTIMIZERS
 
@@ -133,9 +135,10 @@ def main() -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--suites", default=",".join(SUITES), help="of " + ", ".join(SUITES))
-    parser.add_argument("--dtypes", default="", help="for the suite op; default: all nine")
+    parser.add_argument("--dtypes", default="", help="for op (default: all nine) and compile")
     parser.add_argument("--ops", default="*", help="names as a shell pattern")
     parser.add_argument("--samples", type=int, default=3, help="of each OpInfo (default 3)")
+    parser.add_argument("--dynamic", action="store_true", help="compile with sizes as symbols")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--timeout", type=float, default=180.0, help="seconds for one task")
     parser.add_argument("--fresh", action="store_true", help="forget earlier results")
@@ -155,6 +158,8 @@ def main() -> int:
     if unknown:
         parser.error(f"no suite {', '.join(unknown)}; there are {', '.join(SUITES)}")
     tasks = all_tasks(suites, [d for d in args.dtypes.split(",") if d], args.ops, args.samples)
+    if args.dynamic:
+        tasks = [{**t, "mode": "dynamic"} if t["suite"] == "compile" else t for t in tasks]
     known = read_results(args.results)
     if args.again:
         bad = ("wrong", "raises", "hangs", "crashes")

@@ -32,6 +32,11 @@ def run(task: dict[str, Any]) -> dict[str, Any]:
             result["samples"] = form_checks.check_forms(name, dtype, most)
         elif suite == "transforms":
             result["samples"] = form_checks.check_transforms(name, dtype, most)
+        elif suite == "compile":
+            from . import compile_checks
+
+            dynamic = task.get("mode") == "dynamic"
+            result.update(compile_checks.check_compiled(name, dtype, most, dynamic))
         elif suite == "errors":
             result.update(error_checks.check_errors(name))
         else:

@@ -1,5 +1,5 @@
 """Every OpInfo entry once, in its first dtype, and the harness itself. `make conformance` runs the
-rest: all dtypes, forms, transforms, error inputs, modules and optimizers."""
+rest: all dtypes, forms, transforms, error inputs, torch.compile, modules and optimizers."""
 
 from __future__ import annotations
 

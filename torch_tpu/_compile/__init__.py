@@ -7,23 +7,16 @@ first compile, since that needs torch._dynamo.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    import torch
-
-__all__ = ["backend"]
+__all__ = ["backend"]  # noqa: F822
 
 
-def backend(
-    gm: torch.fx.GraphModule,
-    example_inputs: Sequence[Any],
-    *,
-    mode: str | None = None,
-    options: dict[str, Any] | None = None,
-) -> Callable[..., Any]:
-    """Compiles a graph of Dynamo's: `torch.compile(f, backend="tpu")`."""
+def __getattr__(name: str) -> Any:
+    """`backend` is looked up by `torch.compile(f, backend="tpu")`, before the first frame is traced:
+    the time to tell Dynamo about the device."""
+    if name != "backend":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from torch_tpu._compile.dynamo import compile_graph
 
-    return compile_graph(gm, example_inputs, mode=mode, options=options)
+    return compile_graph

@@ -12,11 +12,12 @@ from torch._dynamo.backends.common import aot_autograd
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 
 import torch_tpu._compile.control_flow  # noqa: F401, for its handlers
-from torch_tpu._compile import interface
+from torch_tpu._compile import hook, interface
 from torch_tpu._compile.graph import CompiledGraph
 from torch_tpu._compile.options import Options
 
 interface.register()
+hook.skip_own_functions()
 
 
 def compile_graph(
@@ -26,7 +27,7 @@ def compile_graph(
     mode: str | None = None,
     options: dict[str, Any] | None = None,
 ) -> Callable[..., Any]:
-    """What Dynamo calls with each graph."""
+    """What Dynamo calls with each graph: `torch.compile(f, backend="tpu")`."""
     parsed = Options.parse(mode, options)
 
     def compiler(kind: str) -> Callable[..., Any]:

@@ -3,6 +3,7 @@ on "tpu" comes here instead; every other graph goes to Inductor as if we were no
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,7 +13,7 @@ import torch
 def install() -> None:
     """Imports nothing of Dynamo's: the class that stands for Inductor lives in torch itself."""
     wrapper = torch._TorchCompileInductorWrapper
-    inductor = wrapper.__call__
+    inductor, make = wrapper.__call__, wrapper.__init__
     if getattr(inductor, "_torch_tpu", False):
         return
 
@@ -23,8 +24,22 @@ def install() -> None:
 
         return backend(model_, inputs_)
 
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        make(self, *args, **kwargs)
+        skip_own_functions()
+
     call._torch_tpu = True  # type: ignore[attr-defined]
+    wrapper.__init__ = init  # type: ignore[method-assign]
     wrapper.__call__ = call  # type: ignore[method-assign]
+
+
+@functools.cache
+def skip_own_functions() -> None:
+    """Functions of torch.tpu ask the client or a generator, which no graph can hold: like those of
+    torch.cuda they run as they are. Dynamo must know before it traces the first frame."""
+    from torch._dynamo import trace_rules
+
+    trace_rules.add("torch_tpu.tpu")
 
 
 def _on_device(model: Any, inputs: Sequence[Any]) -> bool:
