@@ -19,14 +19,25 @@ stablehlo::Precision f32_precision() {
   return stablehlo::Precision::kHighest;
 }
 
+thread_local std::optional<pjrt::PlatformKind> forced_platform;
+
 ops::Target current_target() {
-  const pjrt::PlatformKind kind = pjrt::Runtime::get().kind();
+  const pjrt::PlatformKind kind = forced_platform ? *forced_platform : pjrt::Runtime::get().kind();
   ops::Target target;
   target.extremes_keep_nan = kind != pjrt::PlatformKind::kCpu;
   target.has_s8_dot = kind != pjrt::PlatformKind::kCpu && kind != pjrt::PlatformKind::kCuda;
   target.f32_precision = f32_precision();
   return target;
 }
+
+}  // namespace
+
+PlatformScope::PlatformScope(pjrt::PlatformKind kind) : previous_(forced_platform) {
+  forced_platform = kind;
+}
+PlatformScope::~PlatformScope() { forced_platform = previous_; }
+
+namespace {
 
 using Form = trace::TensorArg::Form;
 

@@ -1,13 +1,28 @@
 // From a call to a node of the trace, and from a lowered node to a program's outputs.
 #pragma once
 
+#include <optional>
 #include <vector>
 
 #include "csrc/dispatch/frame.h"
 #include "csrc/dispatch/infer.h"
+#include "csrc/pjrt/plugin.h"
 #include "csrc/trace/program.h"
 
 namespace torch_tpu::dispatch {
+
+// While one is alive, calls of this thread are lowered for that platform's compiler instead of the
+// one that is loaded: for modules that will run elsewhere.
+class PlatformScope {
+ public:
+  explicit PlatformScope(pjrt::PlatformKind kind);
+  ~PlatformScope();
+  PlatformScope(const PlatformScope&) = delete;
+  PlatformScope& operator=(const PlatformScope&) = delete;
+
+ private:
+  std::optional<pjrt::PlatformKind> previous_;
+};
 
 // With `constants` runtime scalars become constants and nothing is donated: for nodes of a
 // recording.
