@@ -1,6 +1,8 @@
 // Recording graphs for torch.compile and for export, and calling what was compiled or loaded. See
 // torch_tpu/_compile and torch_tpu/_export.
 
+#include <torch/csrc/Dtype.h>
+#include <torch/csrc/DynamicTypes.h>
 #include <torch/csrc/autograd/python_variable.h>
 
 #include "csrc/bindings/bindings.h"

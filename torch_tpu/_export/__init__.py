@@ -1,7 +1,7 @@
 """Export: a model as a StableHLO module, its weights, and a manifest that says which is which.
 
-`export` writes such a folder and `load` runs it, here or on another machine, without the model's code.
-Nothing heavy is imported before one of them is called.
+`export` writes such a folder and `load` runs it, here or on another machine, without the model's
+code. Nothing heavy is imported before one of them is called.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ def export(
 ) -> None:
     """Writes a model into a folder that `torch_tpu.load` or any PJRT program can run.
 
-    The model is exported as it is: call `model.eval()` before, unless it shall go on training. It may
-    be on any device, and is not changed. `args` and `kwargs` are an example call; a
+    The model is exported as it is: call `model.eval()` before, unless it shall go on training. It
+    may be on any device, and is not changed. `args` and `kwargs` are an example call; a
     `torch.export.ExportedProgram` brings its own.
 
     A module has fixed sizes. To serve several, say which sizes vary by `dynamic_shapes`, as for
-    `torch.export.export`, and give one tuple of `more_args` per further size: each becomes a module of
-    its own, all with the same weights. They may be on the device "meta".
+    `torch.export.export`, and give one tuple of `more_args` per further size: each becomes a module
+    of its own, all with the same weights. They may be on the device "meta".
 
-    `target` is "any", or "cpu", "cuda" or "tpu" for a module that only that compiler need get right.
+    `target` is "any", or "cpu", "cuda" or "tpu" for a module that only that compiler gets right.
 
     An existing export at `path` is replaced; any other folder that is not empty is refused.
 
@@ -60,8 +60,8 @@ def export(
 def load(path: PathLike, device: str | int | torch.device = "tpu") -> LoadedProgram:
     """Loads what `torch_tpu.export` wrote: a function of tensors on the device.
 
-    The weights are uploaded once. The module is compiled now, or found in the cache on disk. The result
-    is called as the model was; its tensors must be on `device`.
+    The weights are uploaded once. The module is compiled now, or found in the cache on disk. The
+    result is called as the model was; its tensors must be on `device`.
 
     >>> import torch, torch_tpu
     >>> torch_tpu.export(torch.nn.ReLU(), (torch.ones(3),), path="relu")

@@ -1,5 +1,5 @@
-"""From an ExportedProgram to a StableHLO module: the functional graph is evaluated on stand-ins of a
-recording, so every op is lowered as it is in eager mode."""
+"""From an ExportedProgram to a StableHLO module: the functional graph is evaluated on stand-ins of
+a recording, so every op is lowered as it is in eager mode."""
 
 from __future__ import annotations
 
@@ -74,8 +74,6 @@ class Weights:
             tensor = ep.state_dict.get(target)
             if tensor is None:
                 tensor = ep.constants[target]
-            if tensor.device.type == "meta":
-                raise RuntimeError(f"[export] '{target}' is on the device 'meta': load it first.")
             storage = tensor.untyped_storage()._cdata
             key = (storage, tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype)
             if key not in names:
@@ -125,9 +123,7 @@ def lower(
 
 
 class _Lowering:
-    def __init__(
-        self, ep: torch.export.ExportedProgram, weights: Weights, recording: Any
-    ) -> None:
+    def __init__(self, ep: torch.export.ExportedProgram, weights: Weights, recording: Any) -> None:
         self._ep = ep
         self._weights = weights
         self._recording = recording

@@ -32,10 +32,10 @@ class ExportFileError(ValueError):
 class Value:
     """An argument or a result of a module. Arrays are dense and row-major.
 
-    As an argument: a `weight` or a `state` (a weight that calls replace) is the tensor `name` of the
-    weights' file, an `input` the one of number `index`, `random` the seed and offset of a random
-    stream. As a result: the new contents of the argument `index` (a `state` or an `input`), the
-    output of number `index`, or the flag of a `check`, which is the least int64 when all is well.
+    As an argument: a `weight` or a `state` (a weight that calls replace) is the tensor `name` of
+    the weights' file, an `input` the one of number `index`, `random` the seed and offset of a
+    random stream. As a result: the new contents of the argument `index` (a `state` or an `input`),
+    the output of number `index`, or the flag of a `check`, the least int64 when all is well.
     """
 
     kind: str
@@ -163,8 +163,8 @@ def read_module(folder: Path, program: Program) -> str:
         ) from None
     if hashlib.sha256(raw).hexdigest() != program.sha256:
         raise ExportFileError(
-            f"[load] {path} is damaged or was changed: it has {len(raw)} bytes, and not the SHA-256 "
-            "the manifest gives. Copy it again, or export again."
+            f"[load] {path} is damaged or was changed: it has {len(raw)} bytes, and not the SHA-256"
+            " the manifest gives. Copy it again, or export again."
         )
     return raw.decode("utf-8")
 

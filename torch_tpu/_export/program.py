@@ -29,10 +29,10 @@ Shapes = tuple[tuple[int, ...], ...]
 class LoadedProgram:
     """A model that `torch_tpu.export` wrote, on a device. Call it as the model was called.
 
-    Its tensors must be on the same device; other sizes than those exported are an error. Buffers that
-    the model updates (`model.train()` with BatchNorm, a cache of keys and values) are updated here,
-    one call after another; `state_dict()` has them. Random ops draw from the device's generator, as
-    in eager mode.
+    Its tensors must be on the same device; other sizes than those exported are an error. Buffers
+    that the model updates (`model.train()` with BatchNorm, a cache of keys and values) are updated
+    here, one call after another; `state_dict()` has them. Random ops draw from the device's
+    generator, as in eager mode.
     """
 
     def __init__(self, path: str | os.PathLike[str], device: str | int | torch.device) -> None:
@@ -133,8 +133,8 @@ class LoadedProgram:
         for (name, dtype), tensor in zip(manifest.inputs, inputs, strict=True):
             if tensor.device != self.device:
                 raise RuntimeError(
-                    f"[{manifest.name}] Expected all tensors to be on the same device: '{name}' is on "
-                    f"{tensor.device}, the weights are on {self.device}. Move it: "
+                    f"[{manifest.name}] Expected all tensors to be on the same device: '{name}' is "
+                    f"on {tensor.device}, the weights are on {self.device}. Move it: "
                     f"{name}.to('{self.device}')."
                 )
             if tensor.dtype != dtype:

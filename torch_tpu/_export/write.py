@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 import tempfile
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -43,7 +44,7 @@ def write(
     calls += [(_as_tuple(more), dict(calls[0][1])) for more in more_args]
     name = "model" if isinstance(model, ExportedProgram) else type(model).__name__
     device = torch.device("tpu", _C._current_device())
-    ep = ep.run_decompositions({})  # functional and without autograd; ops stay whole
+    ep = _functional(ep)
     flat_calls = [_flat_inputs(ep, call) for call in calls]
     weights = Weights(ep)
     prepare(ep, device)
@@ -72,9 +73,33 @@ def _trace(
             f"[export] expected a torch.nn.Module or torch.export.ExportedProgram, got "
             f"{type(model).__name__}. Put a function into a module's forward."
         )
+    for kind in (model.named_parameters, model.named_buffers):
+        for name, tensor in kind():
+            if tensor.device.type == "meta":
+                raise RuntimeError(f"[export] '{name}' is on the device 'meta': load it first.")
     call = (_as_tuple(args), dict(kwargs or {}))
     ep = torch.export.export(model, *call, dynamic_shapes=dynamic_shapes)
     return ep, [call]
+
+
+def _functional(ep: ExportedProgram) -> ExportedProgram:
+    """The graph without writes and without autograd; ops stay whole."""
+    try:
+        with warnings.catch_warnings():  # torch warns about itself
+            warnings.filterwarnings("ignore", r".*isinstance\(treespec, LeafSpec\)")
+            return ep.run_decompositions({})
+    except AssertionError:  # torch's way to refuse what it has no words for
+        by_storage: dict[int, list[str]] = {}
+        for name, tensor in {**ep.state_dict, **ep.constants}.items():
+            if isinstance(tensor, torch.Tensor):
+                by_storage.setdefault(tensor.untyped_storage()._cdata, []).append(name)
+        sharing = [names for names in by_storage.values() if len(names) > 1]
+        if not sharing:
+            raise
+        raise RuntimeError(
+            f"[export] the model writes to a buffer that shares memory with others, of these: "
+            f"{sharing}. Give each its own: `model.x = model.x.clone()`."
+        ) from None
 
 
 def _as_tuple(args: Any) -> tuple[Any, ...]:
@@ -82,7 +107,9 @@ def _as_tuple(args: Any) -> tuple[Any, ...]:
         return ()
     if isinstance(args, (tuple, list)):
         return tuple(args)
-    raise TypeError(f"[export] expected a tuple of arguments, got {type(args).__name__}: write (x,).")
+    raise TypeError(
+        f"[export] expected a tuple of arguments, got {type(args).__name__}: write (x,)."
+    )
 
 
 def _flat_inputs(ep: ExportedProgram, call: Call) -> list[Any]:
@@ -91,8 +118,8 @@ def _flat_inputs(ep: ExportedProgram, call: Call) -> list[Any]:
     for spec in ep.graph_signature.input_specs:
         if spec.kind == InputKind.USER_INPUT and isinstance(spec.arg, SymIntArgument):
             raise RuntimeError(
-                f"[export] the input '{spec.arg.name}' is a number that varies. Make it a tensor, or "
-                "leave it out of dynamic_shapes to export with the number it has."
+                f"[export] the input '{spec.arg.name}' is a number that varies. Make it a tensor, "
+                "or leave it out of dynamic_shapes to export with the number it has."
             )
     return list(flat)
 
@@ -151,7 +178,7 @@ def _describe(
 
 
 def _output_names(spec: pytree.TreeSpec, leaves: list[trees.Tree]) -> list[str]:
-    """"output", or "output.logits" and "output.0" within a structure."""
+    """ "output", or "output.logits" and "output.0" within a structure."""
     places = pytree.tree_unflatten(list(range(len(leaves))), spec)
     names = [""] * len(leaves)
     for path, place in pytree.tree_flatten_with_path(places)[0]:
@@ -164,9 +191,9 @@ def _positional_names(model: Any, call: Call, manifest: Manifest) -> list[str | 
     """So that they can also be given by keyword, as the model takes them."""
     if not isinstance(model, ExportedProgram):
         try:
-            parameters = inspect.signature(model.forward).parameters.values()
+            parameters = list(inspect.signature(model.forward).parameters.values())
         except (TypeError, ValueError):
-            parameters = ()
+            parameters = []
         plain = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
         names = [p.name for p in parameters if p.kind in plain]
         return [names[i] if i < len(names) else None for i in range(len(call[0]))]
