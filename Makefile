@@ -17,7 +17,7 @@ PACKAGES := $(VENV)/.packages-$(call content,requirements/dev.txt)
 EDITABLE := $(VENV)/.editable-$(call content,pyproject.toml)
 GTEST := $(VENV)/.gtest
 LIBTPU := $(VENV)/.libtpu-$(call content,requirements/tpu.txt)
-CPP_FILES = $(shell find csrc tests/cpp -name '*.cpp' -o -name '*.h' 2>/dev/null)
+CPP_FILES = $(shell find csrc tests/cpp examples -name '*.cpp' -o -name '*.h' 2>/dev/null)
 
 .PHONY: help setup build demo test py-test cpp-test sanitize conformance tpu-compile-test lint format wheel bench clean
 

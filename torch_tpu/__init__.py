@@ -76,6 +76,7 @@ except Exception as error:
 
 if TYPE_CHECKING:
     from torch_tpu import debug, safetensors, tpu
+    from torch_tpu._export import export, load
 
 __all__ = [
     "Explanation",
@@ -84,8 +85,10 @@ __all__ = [
     "coverage",
     "debug",
     "explain",
+    "export",
     "fused",
     "get_mode",
+    "load",
     "load_pack",
     "mode",
     "record_pack",
@@ -97,13 +100,16 @@ __all__ = [
 ]
 
 _LAZY_MODULES = ("debug", "safetensors")
+_LAZY_FUNCTIONS = ("export", "load")
 
 
 def __getattr__(name: str) -> Any:
     if name in _LAZY_MODULES:
         return importlib.import_module(f"{__name__}.{name}")
+    if name in _LAZY_FUNCTIONS:
+        return getattr(importlib.import_module(f"{__name__}._export"), name)
     raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_LAZY_MODULES})
+    return sorted({*globals(), *_LAZY_MODULES, *_LAZY_FUNCTIONS})

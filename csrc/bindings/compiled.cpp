@@ -1,10 +1,13 @@
-// Recording graphs for torch.compile, and calling what was compiled. See torch_tpu/_compile.
+// Recording graphs for torch.compile and for export, and calling what was compiled or loaded. See
+// torch_tpu/_compile and torch_tpu/_export.
 
-#include "csrc/dispatch/compiled.h"
-
+#include <torch/csrc/Dtype.h>
+#include <torch/csrc/DynamicTypes.h>
 #include <torch/csrc/autograd/python_variable.h>
 
 #include "csrc/bindings/bindings.h"
+#include "csrc/dispatch/exported.h"
+#include "csrc/dispatch/target.h"
 
 namespace torch_tpu::bindings {
 namespace {
@@ -15,10 +18,17 @@ using dispatch::GraphRecording;
 // A recording as a context manager: within `with`, ops of this thread are recorded.
 class PyRecording {
  public:
-  explicit PyRecording(int device) : device_(device) {}
+  PyRecording(int device, std::optional<pjrt::PlatformKind> platform)
+      : device_(device), platform_(platform) {}
 
-  void enter() { recording_ = std::make_unique<GraphRecording>(device_); }
-  void exit() { recording_.reset(); }
+  void enter() {
+    if (platform_) scope_.emplace(*platform_);
+    recording_ = std::make_unique<GraphRecording>(device_);
+  }
+  void exit() {
+    recording_.reset();
+    scope_.reset();
+  }
   GraphRecording& get() {
     TORCH_CHECK(recording_ != nullptr, "the recording has ended");
     return *recording_;
@@ -40,8 +50,84 @@ class PyRecording {
 
  private:
   int device_;
+  std::optional<pjrt::PlatformKind> platform_;
+  std::optional<dispatch::PlatformScope> scope_;
   std::unique_ptr<GraphRecording> recording_;
 };
+
+std::optional<pjrt::PlatformKind> platform_of(const std::optional<std::string>& name) {
+  if (!name) return std::nullopt;
+  for (const auto kind :
+       {pjrt::PlatformKind::kCpu, pjrt::PlatformKind::kCuda, pjrt::PlatformKind::kTpu}) {
+    if (*name == pjrt::to_string(kind)) return kind;
+  }
+  throw py::value_error("no platform is called '" + *name + "'");
+}
+
+c10::ScalarType scalar_type(const py::handle& dtype) {
+  if (!THPDtype_Check(dtype.ptr())) throw py::type_error("expected a torch.dtype");
+  return reinterpret_cast<THPDtype*>(dtype.ptr())->scalar_type;
+}
+
+py::object dtype_object(c10::ScalarType type) {
+  return py::reinterpret_borrow<py::object>(reinterpret_cast<PyObject*>(torch::getTHPDtype(type)));
+}
+
+// Everything a module needs to be run elsewhere, for torch_tpu/_export/lower.py.
+py::dict describe(const dispatch::RecordedModule& module) {
+  py::list outputs;
+  for (const trace::Program::Output& output : module.description.outputs) {
+    const bool write = output.write >= 0;
+    const trace::Shape& sizes = write ? output.base_sizes : output.sizes;
+    const trace::Shape& strides = write ? output.base_strides : output.strides;
+    outputs.append(py::make_tuple(
+        output.write,
+        write || !output.defined ? py::object(py::none()) : dtype_object(output.dtype),
+        std::vector<int64_t>(sizes.begin(), sizes.end()),
+        std::vector<int64_t>(strides.begin(), strides.end())));
+  }
+  py::list kept;
+  for (const trace::ValuePtr& value : module.description.extra_inputs) {
+    kept.append(value ? py::cast(dispatch::tensor_over(value)) : py::object(py::none()));
+  }
+  py::list checks;
+  for (const ops::ValueCheck& check : module.description.checks) {
+    checks.append(py::make_tuple(dispatch::check_kind_name(check.kind), check.message));
+  }
+  py::dict out;
+  out["text"] = module.text;
+  out["outputs"] = outputs;
+  out["results"] = module.results;
+  out["kept"] = kept;
+  out["checks"] = checks;
+  out["draws"] = module.description.draws;
+  return out;
+}
+
+CompiledPtr load_module(const std::string& name, const std::string& text, int device,
+                        const py::list& inputs, const py::list& kept, const py::list& outputs,
+                        const std::vector<std::pair<std::string, std::string>>& checks,
+                        uint64_t draws) {
+  dispatch::ModuleToLoad module{name, text, device, {}, {}, {}, {}, draws};
+  using Sizes = std::vector<int64_t>;
+  for (const py::handle& item : inputs) {
+    const auto [dtype, sizes] = item.cast<std::pair<py::object, Sizes>>();
+    module.inputs.push_back({scalar_type(dtype), sizes});
+  }
+  for (const py::handle& item : kept) {
+    module.kept.push_back(item.is_none() ? at::Tensor() : item.cast<at::Tensor>());
+  }
+  for (const py::handle& item : outputs) {
+    const auto [write, dtype, sizes, strides] =
+        item.cast<std::tuple<int, py::object, Sizes, Sizes>>();
+    module.outputs.push_back({write, scalar_type(dtype), sizes, strides});
+  }
+  for (const auto& [kind, message] : checks) {
+    module.checks.push_back({message, dispatch::check_kind(kind)});
+  }
+  const py::gil_scoped_release release;
+  return dispatch::load_module(module);
+}
 
 // The variants of one graph: they differ in how arguments lie in memory and in numbers among them.
 class CompiledFunction {
@@ -133,7 +219,10 @@ void bind_compiled(py::module_& m) {
         return g.program().compile_seconds;
       });
   py::class_<PyRecording>(m, "_Recording")
-      .def(py::init<int>(), py::arg("device"))
+      .def(py::init([](int device, const std::optional<std::string>& platform) {
+             return std::make_unique<PyRecording>(device, platform_of(platform));
+           }),
+           py::arg("device"), py::arg("platform") = py::none())
       .def(
           "__enter__",
           [](PyRecording& self) -> PyRecording& {
@@ -148,6 +237,22 @@ void bind_compiled(py::module_& m) {
             return self.get().add_argument(tensor);
           },
           py::arg("tensor"))
+      .def(
+          "parameter",
+          [](PyRecording& self, const std::vector<int64_t>& sizes,
+             const std::vector<int64_t>& strides, const py::object& dtype) {
+            return self.get().add_parameter(sizes, strides, scalar_type(dtype));
+          },
+          py::arg("sizes"), py::arg("strides"), py::arg("dtype"))
+      .def(
+          "module",
+          [](PyRecording& self, const std::string& name, const py::list& results) {
+            self.take_results(results);
+            dispatch::RecordedModule module;
+            self.get().module(name, module);
+            return describe(module);
+          },
+          py::arg("name"), py::arg("results"))
       .def(
           "compile",
           [](PyRecording& self, const std::string& name, const py::list& results) {
@@ -172,6 +277,10 @@ void bind_compiled(py::module_& m) {
       .def("add", &CompiledFunction::add, py::arg("graph"), py::arg("constants"), py::arg("others"))
       .def("__len__", &CompiledFunction::size)
       .def("__call__", &CompiledFunction::call, py::arg("args"));
+  m.def("_load_module", &load_module, py::arg("name"), py::arg("text"), py::arg("device"),
+        py::arg("inputs"), py::arg("kept"), py::arg("outputs"), py::arg("checks"),
+        py::arg("draws"));
+  m.def("_plain", &dispatch::plain, py::arg("tensor"), py::call_guard<py::gil_scoped_release>());
 }
 
 }  // namespace torch_tpu::bindings

@@ -60,14 +60,14 @@ Registry& registry() {
   return *made;
 }
 
+}  // namespace
+
 void remember(const CompiledPtr& graph) {
   Registry& known = registry();
   std::lock_guard lock(known.mutex);
   known.all.remove_if([](const auto& weak) { return weak.expired(); });
   known.all.emplace_back(graph);
 }
-
-}  // namespace
 
 CompiledGraph::Input CompiledGraph::input_of(const at::Tensor& tensor,
                                              const trace::DeviceValue& value, size_t base) {
@@ -214,18 +214,30 @@ at::Tensor GraphRecording::add_argument(const at::Tensor& tensor) {
                               " of a program on tpu:", made_->device_);
   const trace::ValuePtr value = value_of(tensor);
   TORCH_CHECK_NOT_IMPLEMENTED(value, "an argument without memory");
+  return add(tensor, *value);
+}
+
+at::Tensor GraphRecording::add_parameter(c10::IntArrayRef sizes, c10::IntArrayRef strides,
+                                         c10::ScalarType dtype) {
+  auto value = c10::make_intrusive<trace::DeviceValue>(
+      /*recorded_id=*/int64_t{0}, ops::to_dtype(dtype), sizes, strides, made_->device_);
+  return add(device::make_tensor(sizes, strides, dtype, made_->device_, value), *value);
+}
+
+at::Tensor GraphRecording::add(const at::Tensor& tensor, const trace::DeviceValue& value) {
+  given_.push_back(tensor);  // its cell stays the only one at its address
   const device::Cell* cell = device::cell_of(*tensor.unsafeGetTensorImpl());
   const auto [at, fresh] = known_.try_emplace(cell, values_.size());
   const size_t base = at->second;
   c10::Storage storage;
   if (fresh) {
-    values_.push_back(recorder_->add_argument(*value));
+    values_.push_back(recorder_->add_argument(value));
     made_->bases_.push_back(stand_ins_.size());
     storage = device::make_storage(made_->device_, tensor.storage().nbytes(), values_.back());
   } else {
     storage = stand_ins_[made_->bases_[base]].storage();
   }
-  made_->inputs_.push_back(CompiledGraph::input_of(tensor, *value, base));
+  made_->inputs_.push_back(CompiledGraph::input_of(tensor, value, base));
   stand_ins_.push_back(recorded_stand_in(tensor, std::move(storage)));
   return stand_ins_.back();
 }
@@ -258,6 +270,7 @@ std::string GraphRecording::end(trace::Program& program) {
     }
   }
   made_->ops_ = recorder_->ops();
+  program.num_inputs = static_cast<int>(stand_ins_.size());
   return recorder_->finish(program);
 }
 
@@ -267,34 +280,44 @@ std::string GraphRecording::text(const std::string& name) {
   return end(program);
 }
 
+void GraphRecording::module(const std::string& name, RecordedModule& out) {
+  out.description.name = name;
+  out.text = end(out.description);
+  out.results = made_->results_;
+}
+
 CompiledPtr GraphRecording::finish(const std::string& name) {
   auto program = c10::make_intrusive<trace::Program>();
   program->name = name;
   std::string text = end(*program);
   recorder_.reset();
-  // The text says all; the words before it only keep it apart from the keys of ops.
-  static constexpr uint64_t kTag = base::hash_bytes("torch_tpu compiled graph");
-  const base::Digest digest = base::digest(text);
-  program->key.add(kTag);
-  program->key.add(digest.high);
-  program->key.add(digest.low);
-  program->key.add(uint64_t{text.size()});
-  program->fingerprint = base::hash_bytes(text);
-  cache::ProgramStore& store = cache::ProgramStore::get();
-  if (const trace::ProgramPtr known = store.load(program->key); known && !known->code.empty()) {
-    program->code = std::move(known->code);
-    program->origin = known->origin;
-    program->compile_seconds = known->compile_seconds;
-  }
-  program->text = std::move(text);
-  const bool from_disk = !program->code.empty();
-  ensure_compiled(*program);
-  if (!from_disk || program->origin == trace::Program::Origin::kCompiled) {
-    store.store(program->key, *program);
-  }
+  compile_by_text(*program, std::move(text));
   made_->program_ = std::move(program);
   remember(made_);
   return made_;
+}
+
+void compile_by_text(trace::Program& program, std::string text) {
+  // The text says all; the words before it only keep it apart from the keys of ops.
+  static constexpr uint64_t kTag = base::hash_bytes("torch_tpu compiled graph");
+  const base::Digest digest = base::digest(text);
+  program.key.add(kTag);
+  program.key.add(digest.high);
+  program.key.add(digest.low);
+  program.key.add(uint64_t{text.size()});
+  program.fingerprint = base::hash_bytes(text);
+  cache::ProgramStore& store = cache::ProgramStore::get();
+  if (const trace::ProgramPtr known = store.load(program.key); known && !known->code.empty()) {
+    program.code = std::move(known->code);
+    program.origin = known->origin;
+    program.compile_seconds = known->compile_seconds;
+  }
+  program.text = std::move(text);
+  const bool from_disk = !program.code.empty();
+  ensure_compiled(program);
+  if (!from_disk || program.origin == trace::Program::Origin::kCompiled) {
+    store.store(program.key, program);
+  }
 }
 
 std::vector<cache::ProgramInfo> compiled_programs() {

@@ -19,6 +19,11 @@
 
 namespace torch_tpu::dispatch {
 
+class CompiledGraph;
+struct ModuleToLoad;
+using CompiledPtr = c10::intrusive_ptr<CompiledGraph>;
+CompiledPtr load_module(const ModuleToLoad& module);  // see exported.h
+
 // Immutable; may be run by several threads.
 class CompiledGraph final : public c10::intrusive_ptr_target {
  public:
@@ -31,6 +36,7 @@ class CompiledGraph final : public c10::intrusive_ptr_target {
 
  private:
   friend class GraphRecording;
+  friend CompiledPtr load_module(const ModuleToLoad& module);
   friend std::vector<cache::ProgramInfo> compiled_programs();
 
   // How an argument lies in its value.
@@ -57,7 +63,17 @@ class CompiledGraph final : public c10::intrusive_ptr_target {
   std::vector<std::pair<std::string, int>> ops_;
 };
 
-using CompiledPtr = c10::intrusive_ptr<CompiledGraph>;
+// Compiles a module, or loads its executable from disk, where it is kept by its text.
+void compile_by_text(trace::Program& program, std::string text);
+// From here on the graph is part of reports.
+void remember(const CompiledPtr& graph);
+
+// A recording as it leaves this process: the module, and what its arguments and results are.
+struct RecordedModule {
+  std::string text;
+  trace::Program description;  // outputs, checks, extra inputs, draws; it has no executable
+  std::vector<int> results;    // of the function: see CompiledGraph::results_
+};
 
 // While one is alive on a thread, ops of that thread are recorded.
 class GraphRecording {
@@ -66,18 +82,23 @@ class GraphRecording {
 
   // What stands for the tensor in the recording. All come before the first op.
   at::Tensor add_argument(const at::Tensor& tensor);
+  // The same for a dense tensor that need not exist.
+  at::Tensor add_parameter(c10::IntArrayRef sizes, c10::IntArrayRef strides, c10::ScalarType dtype);
   void add_result(const at::Tensor& tensor);
   // Compiles, or loads from disk. Ends the recording.
   CompiledPtr finish(const std::string& name);
   // The module alone.
   std::string text(const std::string& name);
+  void module(const std::string& name, RecordedModule& out);
 
  private:
+  at::Tensor add(const at::Tensor& tensor, const trace::DeviceValue& value);
   std::string end(trace::Program& program);
 
   std::unique_ptr<Recorder> recorder_;
   CompiledPtr made_;
   std::unordered_map<const device::Cell*, size_t> known_;  // storages of the arguments
+  std::vector<at::Tensor> given_;
   std::vector<at::Tensor> stand_ins_;
   std::vector<trace::ValuePtr> values_;  // per storage: what it held at first
   std::vector<at::Tensor> results_;

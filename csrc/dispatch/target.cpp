@@ -15,6 +15,7 @@ using pjrt::PlatformKind;
 
 // 0, or the form plus one in the lowest two bits and the block's side above.
 std::atomic<uint64_t> forced_attention{0};
+thread_local std::optional<PlatformKind> forced_platform;
 constexpr int kFormBits = 2;
 constexpr int64_t kMaxBlock = (int64_t{1} << 22) - 1;
 
@@ -51,7 +52,7 @@ AttentionForm attention_form(PlatformKind kind) {
 }  // namespace
 
 ops::Target current_target() {
-  const PlatformKind kind = pjrt::Runtime::get().kind();
+  const PlatformKind kind = forced_platform ? *forced_platform : pjrt::Runtime::get().kind();
   ops::Target target;
   target.extremes_keep_nan = kind != PlatformKind::kCpu;
   target.has_s8_dot = kind != PlatformKind::kCpu && kind != PlatformKind::kCuda;
@@ -65,6 +66,12 @@ ops::Target current_target() {
   }
   return target;
 }
+
+PlatformScope::PlatformScope(PlatformKind kind) : previous_(forced_platform) {
+  forced_platform = kind;
+}
+
+PlatformScope::~PlatformScope() { forced_platform = previous_; }
 
 void set_attention_form(const std::string& form, int64_t block) {
   static constexpr const char* kNames[] = {"plain", "blocks", "cudnn"};

@@ -14,6 +14,7 @@ MODULES = [
     "torch_tpu._explain",
     "torch_tpu._explain.collect",
     "torch_tpu._common_ops",
+    "torch_tpu._export",
     "torch_tpu._modes",
     "torch_tpu._packs",
     "torch_tpu._safetensors_header",

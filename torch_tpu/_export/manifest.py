@@ -1,0 +1,261 @@
+"""The manifest of an export: what the folder holds and what the modules' arguments and results are.
+Described for other programs in docs/export.md. Folders come from anywhere, so what is read is
+checked before it is used."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from torch_tpu._export.trees import Tree
+
+FORMAT = "torch_tpu.export"
+VERSION = 1
+MANIFEST = "manifest.json"
+WEIGHTS = "model.safetensors"
+TARGETS = ("any", "cpu", "cuda", "tpu")
+
+ARGUMENT_KINDS = ("weight", "state", "input", "random")
+RESULT_KINDS = ("state", "output", "input", "check")
+
+
+class ExportFileError(ValueError):
+    """A folder that is no export, is damaged, or is of a newer version."""
+
+
+@dataclass
+class Value:
+    """An argument or a result of a module. Arrays are dense and row-major.
+
+    As an argument: a `weight` or a `state` (a weight that calls replace) is the tensor `name` of
+    the weights' file, an `input` the one of number `index`, `random` the seed and offset of a
+    random stream. As a result: the new contents of the argument `index` (a `state` or an `input`),
+    the output of number `index`, or the flag of a `check`, the least int64 when all is well.
+    """
+
+    kind: str
+    name: str
+    dtype: torch.dtype
+    shape: list[int]
+    index: int = -1
+    strides: list[int] | None = None  # of the tensor PyTorch would return, where not row-major
+    check: str = ""  # the kind of check; its text is the name
+
+    def to_json(self) -> dict[str, Any]:
+        out: dict[str, Any] = {"kind": self.kind, "name": self.name}
+        if self.index >= 0:
+            out["index"] = self.index
+        if self.check:
+            out["check"] = self.check
+        if self.strides is not None:
+            out["strides"] = self.strides
+        return {**out, "dtype": dtype_name(self.dtype), "shape": self.shape}
+
+
+@dataclass
+class Program:
+    """A module and what goes in and out."""
+
+    module: str  # the name of the file
+    sha256: str
+    arguments: list[Value]
+    results: list[Value]
+    draws: int = 0  # by which a call advances the offset of the random stream
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "module": self.module,
+            "sha256": self.sha256,
+            "draws": self.draws,
+            "arguments": [value.to_json() for value in self.arguments],
+            "results": [value.to_json() for value in self.results],
+        }
+
+    def shapes(self) -> tuple[tuple[int, ...], ...]:
+        """Of the inputs, in order."""
+        return tuple(tuple(v.shape) for v in self.arguments if v.kind == "input")
+
+
+@dataclass
+class Manifest:
+    """All of it. Inputs and outputs are those of the call, numbered through nested structures."""
+
+    name: str
+    target: str
+    inputs: list[tuple[str, torch.dtype]]
+    outputs: list[str]
+    args: list[Tree]
+    names: list[str | None]  # of the positional arguments, where known
+    kwargs: dict[str, Tree]
+    returns: Tree
+    programs: list[Program] = field(default_factory=list)
+
+    def to_json(self) -> dict[str, Any]:
+        import torch_tpu
+
+        return {
+            "format": FORMAT,
+            "version": VERSION,
+            "torch_tpu": torch_tpu.__version__,
+            "torch": torch.__version__,
+            "name": self.name,
+            "target": self.target,
+            "weights": WEIGHTS,
+            "inputs": [{"name": n, "dtype": dtype_name(d)} for n, d in self.inputs],
+            "outputs": [{"name": name} for name in self.outputs],
+            "args": self.args,
+            "names": self.names,
+            "kwargs": self.kwargs,
+            "returns": self.returns,
+            "programs": [program.to_json() for program in self.programs],
+        }
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """torch.float32 as "float32"."""
+    return str(dtype).removeprefix("torch.")
+
+
+def shape_text(dtype: torch.dtype, shape: Any) -> str:
+    """As in "float32[2,3]"."""
+    return f"{dtype_name(dtype)}[{','.join(map(str, shape))}]"
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """Raises FileNotFoundError or ExportFileError, which say what to do."""
+    path = folder / MANIFEST
+    if not path.is_file():
+        what = "has no manifest.json" if folder.is_dir() else "does not exist"
+        raise FileNotFoundError(
+            f"[load] {folder} {what}. Give the folder that torch_tpu.export(..., path=) wrote."
+        )
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise _damaged(path, f"it is no JSON ({error})") from None
+    if not isinstance(data, dict) or data.get("format") != FORMAT:
+        raise ExportFileError(f"[load] {path} is no manifest of torch_tpu.export.")
+    version = data.get("version")
+    if not isinstance(version, int) or version > VERSION:
+        raise ExportFileError(
+            f"[load] {path} has version {version!r}; this torch_tpu reads up to {VERSION}. Install "
+            f"the torch_tpu that wrote it ({data.get('torch_tpu')}) or newer, or export again."
+        )
+    try:
+        return _parse(data)
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+        raise _damaged(path, f"{type(error).__name__}: {error}") from None
+
+
+def read_module(folder: Path, program: Program) -> str:
+    """The text of a module, if it is the one that was written."""
+    path = folder / program.module
+    try:
+        raw = path.read_bytes()
+    except FileNotFoundError:
+        raise FileNotFoundError(
+            f"[load] {path} is missing. Copy the whole folder, or export again."
+        ) from None
+    if hashlib.sha256(raw).hexdigest() != program.sha256:
+        raise ExportFileError(
+            f"[load] {path} is damaged or was changed: it has {len(raw)} bytes, and not the SHA-256"
+            " the manifest gives. Copy it again, or export again."
+        )
+    return raw.decode("utf-8")
+
+
+def _damaged(path: Path, why: str) -> ExportFileError:
+    return ExportFileError(f"[load] {path} is damaged: {why}. Copy it again, or export again.")
+
+
+def _parse(data: dict[str, Any]) -> Manifest:
+    manifest = Manifest(
+        name=_text(data["name"]),
+        target=_choice(data["target"], TARGETS),
+        inputs=[(_text(item["name"]), _dtype(item["dtype"])) for item in data["inputs"]],
+        outputs=[_text(item["name"]) for item in data["outputs"]],
+        args=list(data["args"]),
+        names=list(data["names"]),
+        kwargs=dict(data["kwargs"]),
+        returns=dict(data["returns"]),
+        programs=[_program(item) for item in data["programs"]],
+    )
+    if not manifest.programs:
+        raise ValueError("it has no programs")
+    for program in manifest.programs:
+        _check(program, manifest)
+    return manifest
+
+
+def _program(data: dict[str, Any]) -> Program:
+    module = _text(data["module"])
+    if Path(module).name != module:
+        raise ValueError(f"a module outside the folder: {module!r}")
+    return Program(
+        module=module,
+        sha256=_text(data["sha256"]),
+        arguments=[_value(item, ARGUMENT_KINDS) for item in data["arguments"]],
+        results=[_value(item, RESULT_KINDS) for item in data["results"]],
+        draws=_size(data["draws"]),
+    )
+
+
+def _value(data: dict[str, Any], kinds: tuple[str, ...]) -> Value:
+    strides = data.get("strides")
+    return Value(
+        kind=_choice(data["kind"], kinds),
+        name=_text(data["name"]),
+        dtype=_dtype(data["dtype"]),
+        shape=[_size(size) for size in data["shape"]],
+        index=_size(data["index"]) if "index" in data else -1,
+        strides=None if strides is None else [_size(stride) for stride in strides],
+        check=_text(data.get("check", "")),
+    )
+
+
+def _check(program: Program, manifest: Manifest) -> None:
+    """That every number leads somewhere."""
+    inputs = [value.index for value in program.arguments if value.kind == "input"]
+    if inputs != list(range(len(manifest.inputs))):
+        raise ValueError(f"the inputs of {program.module} are numbered {inputs}")
+    outputs = sorted(value.index for value in program.results if value.kind == "output")
+    if outputs != list(range(len(manifest.outputs))):
+        raise ValueError(f"the outputs of {program.module} are numbered {outputs}")
+    for value in program.results:
+        if value.kind in ("state", "input") and (
+            not 0 <= value.index < len(program.arguments)
+            or program.arguments[value.index].kind != value.kind
+        ):
+            raise ValueError(f"a result of {program.module} is written to argument {value.index}")
+        if value.strides is not None and len(value.strides) != len(value.shape):
+            raise ValueError(f"a result of {program.module} has strides {value.strides}")
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"expected text, got {value!r}")
+    return value
+
+
+def _size(value: Any) -> int:
+    if type(value) is not int or value < 0:
+        raise TypeError(f"expected a size, got {value!r}")
+    return value
+
+
+def _choice(value: Any, allowed: tuple[str, ...]) -> str:
+    if value not in allowed:
+        raise ValueError(f"expected one of {', '.join(allowed)}, got {value!r}")
+    return str(value)
+
+
+def _dtype(name: Any) -> torch.dtype:
+    dtype = getattr(torch, _text(name), None)
+    if not isinstance(dtype, torch.dtype):
+        raise ValueError(f"no dtype is called {name!r}")
+    return dtype
