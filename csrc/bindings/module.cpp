@@ -27,6 +27,8 @@ void translate(std::exception_ptr error) {
     raise(PyExc_ValueError, e);
   } catch (const c10::TypeError& e) {
     raise(PyExc_TypeError, e);
+  } catch (const c10::LinAlgError& e) {
+    raise(pybind11::module_::import("torch._C").attr("_LinAlgError").ptr(), e);
   } catch (const c10::NotImplementedError& e) {
     raise(PyExc_NotImplementedError, e);
   } catch (const c10::Error& e) {

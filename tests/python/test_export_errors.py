@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 import torch_tpu
 from torch_tpu import safetensors
+from torch_tpu.cli import main
 
 
 @pytest.fixture
@@ -59,6 +60,11 @@ def test_newer_version(mlp):
         {"outputs": [{"name": "a"}, {"name": "b"}]},
         {"target": "gpu"},
         {"name": 3},
+        {"args": [{"tensor": 1}]},
+        {"args": [3]},
+        {"names": []},
+        {"returns": {"set": []}},
+        {"returns": {"tuple": []}},
         {"inputs": [{"name": "x", "dtype": "float33"}]},
     ],
 )
@@ -153,3 +159,31 @@ def test_place(mlp, tmp_path):
 def test_folder_can_be_moved(mlp, tmp_path):
     shutil.move(mlp, tmp_path / "moved")
     assert torch_tpu.load(os.fspath(tmp_path / "moved")).path == tmp_path / "moved"
+
+
+# The command
+
+
+def test_command(tmp_path, capsys):
+    script = tmp_path / "model.py"
+    script.write_text(
+        "import torch\n"
+        "def build():\n    return torch.nn.ReLU(), (torch.zeros(3),)\n"
+        "def nothing():\n    return 1\n"
+        "def masked():\n    return Masked(), (torch.zeros(3),)\n"
+        "class Masked(torch.nn.Module):\n    def forward(self, x):\n        return x[x > 0]\n"
+    )
+    folder = tmp_path / "relu"
+    assert main(["export", f"{script}:build", "-o", str(folder)]) == 0
+    assert "wrote ReLU" in capsys.readouterr().out
+    assert torch_tpu.load(folder)(torch.ones(3, device="tpu")).sum().item() == 3
+    for build, text in [
+        (f"{script}:other", "has no function other"),
+        (f"{script}:nothing", "must return (model, args)"),
+        (f"{script}:masked", "cannot become one module"),
+        ("nowhere.py:build", "there is no script"),
+    ]:
+        assert main(["export", build, "-o", str(folder)]) == 1
+        assert text in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main(["export", "model.py", "-o", str(folder)])

@@ -22,6 +22,27 @@ _ASSERTIONS = {
     _aten._assert_async.msg,
     _aten._assert_tensor_metadata.default,
 }
+
+
+def _checked(function: Any, results: int) -> Any:
+    """Calls the form of an op whose module reports a failure, where the plain one would read it."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        out = function(*args, **kwargs, check_errors=True)
+        return out[0] if results == 1 else out[:results]
+
+    return call
+
+
+_REPLACED = {
+    # Whether a view is possible depends on strides, which may differ on the device.
+    _aten.view.default: _aten.reshape.default,
+    _aten.linalg_inv.default: _checked(_aten.linalg_inv_ex.default, 1),
+    _aten.inverse.default: _checked(_aten.linalg_inv_ex.default, 1),
+    _aten.linalg_cholesky.default: _checked(_aten.linalg_cholesky_ex.default, 1),
+    _aten.linalg_solve.default: _checked(_aten.linalg_solve_ex.default, 1),
+    _aten.linalg_lu_factor.default: _checked(_aten.linalg_lu_factor_ex.default, 2),
+}
 _WEIGHT_KINDS = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
 
 
@@ -46,9 +67,7 @@ def prepare(ep: torch.export.ExportedProgram, device: torch.device) -> None:
                 continue
             node.args = _move(node.args, device)
             node.kwargs = _move(node.kwargs, device)
-            # Whether a view is possible depends on strides, which may differ on the device.
-            if node.target is _aten.view.default:
-                node.target = _aten.reshape.default
+            node.target = _REPLACED.get(node.target, node.target)
 
 
 def _move(value: Any, device: torch.device) -> Any:

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from torch_tpu._export import trees
 from torch_tpu._export.trees import Tree
 
 FORMAT = "torch_tpu.export"
@@ -189,6 +190,11 @@ def _parse(data: dict[str, Any]) -> Manifest:
         raise ValueError("it has no programs")
     for program in manifest.programs:
         _check(program, manifest)
+    taken = [n for tree in [*manifest.args, *manifest.kwargs.values()] for n in trees.numbers(tree)]
+    if taken != list(range(len(manifest.inputs))) or len(manifest.names) != len(manifest.args):
+        raise ValueError("the structure of the arguments does not fit the inputs")
+    if sorted(trees.numbers(manifest.returns)) != list(range(len(manifest.outputs))):
+        raise ValueError("the structure of the results does not fit the outputs")
     return manifest
 
 

@@ -224,8 +224,12 @@ class _Runner:
         tensors = [inputs[s] if isinstance(s, int) else s for s in self._sources]
         results = self._function(tensors)
         if results is None:  # a view, or an array of another layout
-            results = self._function([_C._plain(tensor) for tensor in tensors])
+            plain = [_C._plain(tensor) for tensor in tensors]
+            results = self._function(list(plain))
             assert results is not None
+            for source, given, taken in zip(self._sources, tensors, plain, strict=True):
+                if taken is not given and not isinstance(source, int):
+                    given.copy_(taken)  # a state that somebody has written to
         outputs = [results[place] for place, _ in sorted(self._outputs, key=lambda item: item[1])]
         for place, number in self._writes:
             inputs[number].copy_(results[place])

@@ -107,6 +107,20 @@ def _flatten_object(tree: Tree, value: Any, where: str, out: list[Any]) -> None:
         flatten(item, part, f"{where}.<{index}>", out)
 
 
+def numbers(tree: Tree) -> list[int]:
+    """Of the tensors in a tree that was read from a file. ValueError when it is none."""
+    if type(tree.get("tensor")) is int:
+        return [tree["tensor"]]
+    if "constant" in tree:
+        return []
+    if "dict" in tree:
+        return [number for _, item in tree["dict"] for number in numbers(item)]
+    for kind in ("list", "tuple", "items"):
+        if isinstance(tree.get(kind), list):
+            return [number for item in tree[kind] for number in numbers(item)]
+    raise ValueError(f"a structure of unknown form: {list(tree)}")
+
+
 def builder(tree: Tree) -> Callable[[list[torch.Tensor]], Any]:
     """A function from the tensors to the value."""
     if "tensor" in tree:

@@ -11,10 +11,10 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from torch_tpu.cli import cache, explain, precompile
+from torch_tpu.cli import cache, explain, export, precompile
 from torch_tpu.cli._common import CommandError
 
-COMMANDS = (cache, precompile, explain)
+COMMANDS = (cache, precompile, explain, export)
 
 _DESCRIPTION = """\
 Tools for PyTorch on TPUs.
@@ -23,6 +23,7 @@ Tools for PyTorch on TPUs.
   torch-tpu precompile train.py -o my.pack  compile ahead: a pack of all programs a script uses
   TORCH_TPU_PACK=my.pack python train.py    and a run that compiles nothing
   torch-tpu explain train.py                what a script compiles and runs, and why
+  torch-tpu export model.py:build -o folder a model as StableHLO with its weights
 """
 
 

@@ -1,0 +1,65 @@
+"""`torch-tpu export`: a model that a script builds, as a folder that runs anywhere."""
+
+from __future__ import annotations
+
+import argparse
+import runpy
+import sys
+from pathlib import Path
+from typing import Any
+
+from torch_tpu.cli._common import CommandError, add_json, show, size_text
+
+_DESCRIPTION = """\
+Exports a model as a StableHLO module with its weights; see docs/export.md.
+
+  torch-tpu export model.py:build -o folder
+
+calls the function `build` of model.py, which returns the model and an example of its arguments:
+
+  def build():
+      return MyModel().eval(), (torch.zeros(1, 8),)           # or a dict of keywords as a third
+"""
+
+
+def register(subparsers: Any) -> None:
+    """Adds the subcommand."""
+    parser = subparsers.add_parser(
+        "export",
+        help="write a model as StableHLO with its weights",
+        description=_DESCRIPTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("build", metavar="SCRIPT:FUNCTION", help="who makes the model")
+    parser.add_argument("-o", "--output", type=Path, metavar="FOLDER", required=True)
+    parser.add_argument("--target", choices=("any", "cpu", "cuda", "tpu"), default="any")
+    add_json(parser)
+    parser.set_defaults(run=_run, usage_error=parser.error)
+
+
+def _run(args: argparse.Namespace) -> int:
+    name, _, function = args.build.rpartition(":")
+    if not name or not function.isidentifier():
+        args.usage_error(f"expected SCRIPT:FUNCTION, got {args.build!r}")
+    script = Path(name)
+    if not script.is_file():
+        raise CommandError(f"there is no script {script}")
+    import torch_tpu
+
+    sys.path.insert(0, str(script.resolve().parent))
+    build = runpy.run_path(str(script), run_name="torch_tpu_export").get(function)
+    if not callable(build):
+        raise CommandError(f"{script} has no function {function}")
+    made = build()
+    if not isinstance(made, tuple) or len(made) not in (2, 3):
+        raise CommandError(f"{function} must return (model, args) or (model, args, kwargs)")
+    try:
+        torch_tpu.export(*made, path=args.output, target=args.target)
+    except (RuntimeError, TypeError, ValueError, OSError) as error:
+        if not str(error).startswith("[export]"):
+            raise
+        raise CommandError(str(error).removeprefix("[export] ")) from error
+    size = sum(file.stat().st_size for file in args.output.iterdir())
+    data = {"folder": str(args.output), "bytes": size}
+    show(args, data, f"wrote {type(made[0]).__name__}, {size_text(size)}, to {args.output}")
+    return 0
