@@ -1,6 +1,6 @@
-"""Optimizers keep a step count per parameter, as 0-d CPU tensors, and do arithmetic on lists of
-them. Over one array instead of a list, that is one op on each side: on the CPU, and in the program
-that does it again."""
+"""Optimizers keep a step count per parameter, as 0-d tensors (on the CPU at first; Dynamo moves them
+to the device when it compiles again), and do arithmetic on lists of them. Over one array instead of
+a list, that is one kernel instead of hundreds."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ aten = torch.ops.aten
 
 
 def _numbers(value: Any) -> bool:
-    """A list of 0-d CPU tensors of one dtype."""
+    """A list of 0-d tensors of one kind."""
     return (
         isinstance(value, (list, tuple))
         and len(value) > 1
-        and all(isinstance(t, torch.Tensor) and t.dim() == 0 and t.is_cpu for t in value)
-        and len({t.dtype for t in value}) == 1
+        and all(isinstance(t, torch.Tensor) and t.dim() == 0 for t in value)
+        and len({(t.dtype, t.device) for t in value}) == 1
     )
 
 
@@ -48,7 +48,7 @@ _POINTWISE = frozenset(
 
 
 def vectorize(gm: fx.GraphModule) -> None:
-    """Replaces foreach ops over lists of 0-d CPU tensors by ops over one array, in place."""
+    """Replaces foreach ops over lists of 0-d tensors by ops over one array, in place."""
     arrays: dict[tuple[fx.Node, ...], fx.Node] = {}  # by the list they hold
     graph = gm.graph
     changed = False
@@ -58,7 +58,7 @@ def vectorize(gm: fx.GraphModule) -> None:
         if key not in arrays:
             arrays[key] = graph.call_function(aten.stack.default, (list(items),))
             first = items[0].meta["val"]
-            arrays[key].meta["val"] = torch.empty(len(items), dtype=first.dtype)
+            arrays[key].meta["val"] = first.new_empty(len(items))
         return arrays[key]
 
     for node in list(graph.nodes):
@@ -75,7 +75,7 @@ def vectorize(gm: fx.GraphModule) -> None:
         with graph.inserting_before(node):
             args = [array_of(a) if isinstance(a, (list, tuple)) else a for a in node.args]
             array = graph.call_function(op, tuple(args))
-            array.meta["val"] = torch.empty(len(lists[0]), dtype=node.meta["val"][0].dtype)
+            array.meta["val"] = node.meta["val"][0].new_empty(len(lists[0]))
             members = []
             for i, value in enumerate(node.meta["val"]):
                 member = graph.call_function(aten.select.int, (array, 0, i))
