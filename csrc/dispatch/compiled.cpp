@@ -263,7 +263,7 @@ std::string GraphRecording::end(trace::Program& program) {
   for (const at::Tensor& result : results_) {
     const auto [at, fresh] = places.try_emplace(result.unsafeGetTensorImpl(), next);
     if (fresh || !result.defined()) {
-      recorder_->add_result(result);
+      recorder_->add_result(result, /*may_repeat=*/true);
       made_->results_.push_back(next++);
     } else {
       made_->results_.push_back(at->second);

@@ -33,6 +33,19 @@ int64_t take_ids() {
   return next.fetch_add(kPerRecording);
 }
 
+// What expand() repeats, once.
+at::Tensor without_repeats(const at::Tensor& tensor) {
+  const c10::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
+  trace::Shape sizes = trace::to_shape(impl.sizes());
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    if (impl.strides()[i] == 0 && sizes[i] > 1) sizes[i] = 1;
+  }
+  if (impl.sizes() == trace::ShapeRef(sizes)) return tensor;
+  at::Tensor once = recorded_stand_in(tensor, tensor.storage());
+  once.unsafeGetTensorImpl()->set_sizes_and_strides(sizes, impl.strides(), impl.storage_offset());
+  return once;
+}
+
 }  // namespace
 
 Recorder::Recorder(int device) : outer_(current_recorder), device_(device), first_id_(take_ids()) {
@@ -193,19 +206,23 @@ at::Tensor Recorder::make(const Value& value, c10::ScalarType dtype, c10::IntArr
   return device::make_tensor(sizes, dense, dtype, device_, remember(value, dense));
 }
 
-void Recorder::add_result(const at::Tensor& tensor) {
+void Recorder::add_result(const at::Tensor& tensor, bool may_repeat) {
   trace::Program::Output output;
   output.defined = tensor.defined();
   if (tensor.defined()) {
-    const Value value = read(tensor);
+    const at::Tensor once = may_repeat ? without_repeats(tensor) : tensor;
+    const Value value = read(once);
     output.dtype = tensor.scalar_type();
     output.value_dtype = value.dtype();
     output.sizes = trace::to_shape(tensor.sizes());
-    output.strides = tensor.is_non_overlapping_and_dense()
-                         ? trace::to_shape(tensor.strides())
-                         : trace::contiguous_strides(output.sizes);
-    output.base_sizes = output.sizes;
-    output.base_strides = output.strides;
+    output.base_sizes = trace::to_shape(once.sizes());
+    output.base_strides = once.is_non_overlapping_and_dense()
+                              ? trace::to_shape(once.strides())
+                              : trace::contiguous_strides(output.base_sizes);
+    output.strides = output.base_strides;
+    for (size_t i = 0; i < output.sizes.size(); ++i) {
+      if (output.sizes[i] != output.base_sizes[i]) output.strides[i] = 0;
+    }
     output.bytes = value.numel() * stablehlo::dtype_bytes(value.dtype());
     results_.push_back(value);
   }

@@ -31,8 +31,9 @@ class Recorder {
   trace::ValuePtr add_argument(const trace::DeviceValue& like);
   // One call; its arguments on the stack become its results.
   void record(const Op& op, c10::Stack* stack);
-  // The tensor's elements as a result of the program.
-  void add_result(const at::Tensor& tensor);
+  // The tensor's elements as a result of the program. One that `may_repeat` keeps what expand()
+  // did: its value is no larger than what was computed.
+  void add_result(const at::Tensor& tensor, bool may_repeat = false);
   // A new value for the base of an argument, whose memory it may take. It lies there as the old
   // one.
   void add_write(size_t argument, const trace::DeviceValue& old, const trace::ValuePtr& value);

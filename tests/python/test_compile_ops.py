@@ -116,6 +116,15 @@ def test_memory_that_nobody_wrote() -> None:
     compare(lambda x, y: torch.cat([x, y]), lambda d: (numbers(2).to(d), torch.empty(0, device=d)))
 
 
+def test_expanded_results_stay_small() -> None:
+    compiled = torch.compile(lambda x: (x * 2).expand(1000, 3), backend="tpu")
+    result = compiled(numbers(3).to("tpu"))
+    assert torch.equal(result.cpu(), (numbers(3) * 2).expand(1000, 3))
+    assert result.stride() == (0, 1)
+    assert result.untyped_storage().nbytes() == 12
+    compare(lambda x: x.sum(1, keepdim=True).expand(2, 3, 4), lambda d: (numbers(3, 4).to(d),))
+
+
 def test_lazy_bits() -> None:
     def arguments(device: str) -> tuple[torch.Tensor, torch.Tensor]:
         x = torch.complex(numbers(3), -numbers(3)).to(device)
