@@ -1,6 +1,6 @@
-"""Optimizers keep a step count per parameter, as 0-d tensors (on the CPU at first; Dynamo moves them
-to the device when it compiles again), and do arithmetic on lists of them. Over one array instead of
-a list, that is one kernel instead of hundreds."""
+"""Optimizers keep a step count per parameter, as 0-d tensors (on the CPU at first; Dynamo moves
+them to the device when it compiles again), and do arithmetic on lists of them. Over one array
+instead of a list, that is one kernel instead of hundreds."""
 
 from __future__ import annotations
 
