@@ -65,6 +65,7 @@ try:
 
         register()
         from torch_tpu import fused
+        from torch_tpu._bounds import mark_dynamic
         from torch_tpu._explain import Explanation, explain
         from torch_tpu._modes import get_mode, mode, set_mode
         from torch_tpu._packs import load_pack, record_pack
@@ -90,6 +91,7 @@ __all__ = [
     "get_mode",
     "load",
     "load_pack",
+    "mark_dynamic",
     "mode",
     "record_pack",
     "reset_stats",

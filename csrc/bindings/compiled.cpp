@@ -6,14 +6,21 @@
 #include <torch/csrc/autograd/python_variable.h>
 
 #include "csrc/bindings/bindings.h"
+#include "csrc/dispatch/bounded.h"
 #include "csrc/dispatch/exported.h"
 #include "csrc/dispatch/target.h"
+#include "csrc/ops/table.h"
 
 namespace torch_tpu::bindings {
 namespace {
 
 using dispatch::CompiledPtr;
 using dispatch::GraphRecording;
+
+// A tensor, its sizes as numbers of the program or -1, as recorded, and the order of its dims where
+// it is packed.
+using PyResult = std::tuple<at::Tensor, std::vector<int>, std::vector<int64_t>,
+                            std::optional<std::vector<int64_t>>>;
 
 // A recording as a context manager: within `with`, ops of this thread are recorded.
 class PyRecording {
@@ -208,16 +215,97 @@ class CompiledFunction {
   std::vector<Variant> variants_;
 };
 
+void bind_bounded(py::module_& m) {
+  using dispatch::BoundedScope;
+  using Terms = std::vector<std::pair<int, int64_t>>;
+  py::class_<BoundedScope>(m, "_BoundedScope")
+      .def(
+          "vary",
+          [](BoundedScope& self, const at::Tensor& tensor, int64_t dim, int64_t constant,
+             Terms terms) { return self.vary(tensor, dim, {constant, std::move(terms)}); },
+          py::arg("tensor"), py::arg("dim"), py::arg("constant"), py::arg("terms"))
+      .def("trust", &BoundedScope::trust, py::arg("tensor"), py::arg("dim"))
+      .def(
+          "look",
+          [](BoundedScope& self, const at::Tensor& tensor,
+             const std::vector<std::vector<int64_t>>& samples) {
+            std::vector<std::pair<size_t, std::vector<int64_t>>> out;
+            for (dispatch::Varying& varying : self.look(tensor, samples)) {
+              out.emplace_back(varying.factors, std::move(varying.counts));
+            }
+            return out;
+          },
+          py::arg("tensor"), py::arg("samples"))
+      .def("number", &BoundedScope::number, py::arg("index"))
+      .def("float_number", &BoundedScope::float_number, py::arg("index"))
+      .def(
+          "select",
+          [](BoundedScope& self, const at::Tensor& tensor, int64_t dim, int64_t constant,
+             Terms terms) { return self.select(tensor, dim, {constant, std::move(terms)}); },
+          py::arg("tensor"), py::arg("dim"), py::arg("constant"), py::arg("terms"))
+      .def(
+          "slice",
+          [](BoundedScope& self, const at::Tensor& tensor, int64_t dim, int64_t constant,
+             Terms terms, int64_t length) {
+            return self.slice(tensor, dim, {constant, std::move(terms)}, length);
+          },
+          py::arg("tensor"), py::arg("dim"), py::arg("constant"), py::arg("terms"),
+          py::arg("length"))
+      .def(
+          "unslice",
+          [](BoundedScope& self, const at::Tensor& tensor, int64_t dim, int64_t constant,
+             Terms terms, int64_t length) {
+            return self.unslice(tensor, dim, {constant, std::move(terms)}, length);
+          },
+          py::arg("tensor"), py::arg("dim"), py::arg("constant"), py::arg("terms"),
+          py::arg("length"))
+      .def(
+          "reshape",
+          [](BoundedScope& self, const at::Tensor& tensor, const std::vector<int64_t>& dims,
+             const std::vector<std::pair<int64_t, Terms>>& sizes) {
+            std::vector<dispatch::Extents> extents;
+            for (const auto& [constant, terms] : sizes) extents.push_back({constant, terms});
+            return self.reshape(tensor, dims, extents);
+          },
+          py::arg("tensor"), py::arg("dims"), py::arg("sizes"))
+      .def("pack", &BoundedScope::pack, py::arg("tensor"));
+  m.def("_set_bounded_poison", &dispatch::set_poison, py::arg("on"),
+        "For tests: fills the room behind arguments with NaN.");
+  m.def(
+      "_bounded_ops",
+      [] {
+        std::vector<std::pair<std::string, bool>> out;
+        for (const ops::Entry& entry : ops::table()) {
+          if (entry.bounded == ops::Bounded::kNo) continue;
+          out.emplace_back(entry.name, entry.bounded == ops::Bounded::kAny);
+        }
+        return out;
+      },
+      "Ops that are right where dimensions vary, and whether also where they were merged.");
+}
+
 }  // namespace
 
 void bind_compiled(py::module_& m) {
+  bind_bounded(m);
   cache::add_program_source(&dispatch::compiled_programs);
   py::class_<dispatch::CompiledGraph, CompiledPtr>(m, "_CompiledGraph")
       .def_property_readonly("name",
                              [](const dispatch::CompiledGraph& g) { return g.program().name; })
-      .def_property_readonly("compile_seconds", [](const dispatch::CompiledGraph& g) {
-        return g.program().compile_seconds;
-      });
+      .def_property_readonly(
+          "compile_seconds",
+          [](const dispatch::CompiledGraph& g) { return g.program().compile_seconds; })
+      .def(
+          "run_bounded",
+          [](dispatch::CompiledGraph& self, std::vector<at::Tensor> tensors,
+             const std::vector<int64_t>& numbers,
+             const std::vector<float>& floats) -> std::optional<std::vector<at::Tensor>> {
+            const py::gil_scoped_release release;
+            if (!self.accepts(tensors)) return std::nullopt;
+            return self.run(std::move(tensors), numbers, floats);
+          },
+          py::arg("tensors"), py::arg("numbers"), py::arg("floats"),
+          "Results at their true sizes; None when the other arguments lie differently.");
   py::class_<PyRecording>(m, "_Recording")
       .def(py::init([](int device, const std::optional<std::string>& platform) {
              return std::make_unique<PyRecording>(device, platform_of(platform));
@@ -237,6 +325,30 @@ void bind_compiled(py::module_& m) {
             return self.get().add_argument(tensor);
           },
           py::arg("tensor"))
+      .def(
+          "padded",
+          [](PyRecording& self, const at::Tensor& tensor, const std::vector<int64_t>& sizes) {
+            return self.get().add_padded(tensor, sizes);
+          },
+          py::arg("tensor"), py::arg("sizes"))
+      .def(
+          "numbers",
+          [](PyRecording&, int integers, int floats) {
+            return dispatch::BoundedScope(integers, floats);
+          },
+          py::arg("integers"), py::arg("floats"))
+      .def(
+          "compile_bounded",
+          [](PyRecording& self, const std::string& name, const std::vector<PyResult>& results) {
+            for (const auto& [tensor, numbers, sizes, order] : results) {
+              dispatch::BoundedResult how{numbers, trace::to_shape(sizes), {}, order.has_value()};
+              if (order) how.order = trace::to_shape(*order);
+              self.get().add_bounded_result(tensor, std::move(how));
+            }
+            const py::gil_scoped_release release;
+            return self.get().finish(name);
+          },
+          py::arg("name"), py::arg("results"))
       .def(
           "parameter",
           [](PyRecording& self, const std::vector<int64_t>& sizes,

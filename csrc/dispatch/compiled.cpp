@@ -13,6 +13,7 @@
 #include "csrc/device/checks.h"
 #include "csrc/device/generator.h"
 #include "csrc/device/tensor.h"
+#include "csrc/dispatch/bounded.h"
 #include "csrc/dispatch/build.h"
 #include "csrc/dispatch/execute.h"
 #include "csrc/dispatch/fused.h"
@@ -69,6 +70,33 @@ void remember(const CompiledPtr& graph) {
   known.all.emplace_back(graph);
 }
 
+namespace {
+
+// The true tensor over a result at the bound.
+at::Tensor cut(const at::Tensor& whole, const BoundedResult& how,
+               const std::vector<int64_t>& numbers) {
+  trace::Shape sizes = how.sizes;
+  for (size_t d = 0; d < sizes.size(); ++d) {
+    if (how.numbers[d] >= 0) sizes[d] = numbers[static_cast<size_t>(how.numbers[d])];
+  }
+  trace::ValuePtr value = device::cell_of(*whole.unsafeGetTensorImpl())->load();
+  const int device = whole.device().index();
+  if (how.packed) {
+    trace::Shape strides(sizes.size(), 1);
+    int64_t step = 1;
+    for (size_t i = how.order.size(); i-- > 0;) {
+      const auto d = static_cast<size_t>(how.order[i]);
+      strides[d] = step;
+      step *= std::max<int64_t>(sizes[d], 1);
+    }
+    return device::make_prefix_tensor(sizes, strides, whole.scalar_type(), device,
+                                      std::move(value));
+  }
+  return device::make_tensor(sizes, whole.strides(), whole.scalar_type(), device, std::move(value));
+}
+
+}  // namespace
+
 CompiledGraph::Input CompiledGraph::input_of(const at::Tensor& tensor,
                                              const trace::DeviceValue& value, size_t base) {
   const c10::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
@@ -94,6 +122,7 @@ bool CompiledGraph::shares_alike(const std::vector<at::Tensor>& tensors) const {
   while (slots < 2 * tensors.size()) slots *= 2;
   table.assign(slots, {});
   for (size_t i = 0; i < tensors.size(); ++i) {
+    if (inputs_[i].padded) continue;  // read only, and a base of its own
     const device::Cell* cell = device::cell_of(*tensors[i].unsafeGetTensorImpl());
     const size_t base = inputs_[i].base;
     size_t at = (reinterpret_cast<uintptr_t>(cell) / alignof(device::Cell)) & (slots - 1);
@@ -111,8 +140,16 @@ bool CompiledGraph::accepts(const std::vector<at::Tensor>& tensors) const {
     const Input& input = inputs_[i];
     const c10::TensorImpl& impl = *tensors[i].unsafeGetTensorImpl();
     if (impl.device_type() != c10::DeviceType::PrivateUse1 || impl.device().index() != device_ ||
-        tensors[i].scalar_type() != input.dtype ||
-        impl.sizes() != trace::ShapeRef(input.geometry.sizes) ||
+        tensors[i].scalar_type() != input.dtype) {
+      return false;
+    }
+    if (input.padded) {
+      for (size_t d = 0; d < input.base_sizes.size(); ++d) {
+        if (impl.sizes()[d] > input.base_sizes[d]) return false;
+      }
+      continue;
+    }
+    if (impl.sizes() != trace::ShapeRef(input.geometry.sizes) ||
         impl.strides() != trace::ShapeRef(input.geometry.strides) ||
         impl.storage_offset() != input.geometry.offset || impl.is_conj() != input.conj ||
         impl.is_neg() != input.neg) {
@@ -128,16 +165,22 @@ bool CompiledGraph::accepts(const std::vector<at::Tensor>& tensors) const {
   return shares_alike(tensors);
 }
 
-std::vector<at::Tensor> CompiledGraph::run(std::vector<at::Tensor> tensors) {
+std::vector<at::Tensor> CompiledGraph::run(std::vector<at::Tensor> tensors,
+                                           const std::vector<int64_t>& numbers,
+                                           const std::vector<float>& floats) {
   trace::Program& program = *program_;
   launch_pending(device_, Cut::kCompiledCall);  // it may hold what this call could take
   std::vector<trace::ValuePtr> values;
   values.reserve(bases_.size());
   Execution run;
   for (const size_t first : bases_) {
-    values.push_back(device::cell_of(*tensors[first].unsafeGetTensorImpl())->load());
+    values.push_back(inputs_[first].padded
+                         ? padded_value(tensors[first], inputs_[first].base_sizes)
+                         : device::cell_of(*tensors[first].unsafeGetTensorImpl())->load());
     run.args.push_back(values.back()->raw());
   }
+  run.s64 = numbers;
+  run.f32 = floats;
   if (program.draws > 0) {
     const auto [seed, offset] = device::generator_for(std::nullopt, device_).reserve(program.draws);
     run.rng[0] = seed;
@@ -183,9 +226,13 @@ std::vector<at::Tensor> CompiledGraph::run(std::vector<at::Tensor> tensors) {
   }
   std::vector<at::Tensor> results;
   results.reserve(results_.size());
-  for (const int from : results_) {
+  for (size_t i = 0; i < results_.size(); ++i) {
+    const int from = results_[i];
     results.push_back(from >= 0 ? fresh[static_cast<size_t>(from)]
                                 : tensors[static_cast<size_t>(-1 - from)]);
+    if (from >= 0 && i < bounds_.size() && bounds_[i]) {
+      results.back() = cut(results.back(), *bounds_[i], numbers);
+    }
   }
   c10::SmallVector<trace::ValuePtr, 2> flags;
   for (size_t i = 0; i < program.checks.size(); ++i) {
@@ -200,6 +247,35 @@ std::vector<at::Tensor> CompiledGraph::run(std::vector<at::Tensor> tensors) {
     device::raise_pending_checks(device_);
   }
   return results;
+}
+
+at::Tensor GraphRecording::add_padded(const at::Tensor& tensor, trace::ShapeRef sizes) {
+  TORCH_CHECK_NOT_IMPLEMENTED(tensor.device().type() == c10::DeviceType::PrivateUse1 &&
+                                  tensor.device().index() == made_->device_,
+                              "an argument on ", tensor.device());
+  const trace::Shape strides = trace::contiguous_strides(sizes);
+  const DType dtype = ops::to_dtype(tensor.scalar_type());
+  CompiledGraph::Input input{tensor.scalar_type(),
+                             dtype,
+                             trace::to_shape(sizes),
+                             strides,
+                             {trace::to_shape(sizes), strides, 0},
+                             false,
+                             false,
+                             values_.size(),
+                             true};
+  made_->inputs_.push_back(std::move(input));
+  made_->bases_.push_back(stand_ins_.size());
+  values_.push_back(recorder_->add_argument(dtype, sizes, strides));
+  stand_ins_.push_back(
+      device::make_tensor(sizes, strides, tensor.scalar_type(), made_->device_, values_.back()));
+  return stand_ins_.back();
+}
+
+void GraphRecording::add_bounded_result(const at::Tensor& tensor, BoundedResult how) {
+  made_->bounds_.resize(results_.size() + 1);
+  made_->bounds_.back() = std::move(how);
+  results_.push_back(tensor);
 }
 
 GraphRecording::GraphRecording(int device)
@@ -250,6 +326,8 @@ std::string GraphRecording::end(trace::Program& program) {
     const at::Tensor& first = stand_ins_[made_->bases_[i]];
     const trace::ValuePtr now = device::cell_of(*first.unsafeGetTensorImpl())->load();
     if (now == values_[i]) continue;
+    TORCH_CHECK_NOT_IMPLEMENTED(!made_->inputs_[made_->bases_[i]].padded,
+                                "a write to an argument that varies");
     TORCH_CHECK_NOT_IMPLEMENTED(now && now->bytes() == values_[i]->bytes(),
                                 "an argument whose memory is replaced by another's");
     recorder_->add_write(i, *values_[i], now);

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -23,6 +24,15 @@ class CompiledGraph;
 struct ModuleToLoad;
 using CompiledPtr = c10::intrusive_ptr<CompiledGraph>;
 CompiledPtr load_module(const ModuleToLoad& module);  // see exported.h
+// The true sizes of a result: each a number of the program or, where that is -1, as recorded.
+struct BoundedResult {
+  std::vector<int> numbers;
+  trace::Shape sizes;  // as recorded
+  // Packed (BoundedScope::pack): dense, `order` has the dims from the slowest to the fastest.
+  // Otherwise the tensor shows the first elements of each dimension.
+  trace::Shape order;
+  bool packed = false;
+};
 
 // Immutable; may be run by several threads.
 class CompiledGraph final : public c10::intrusive_ptr_target {
@@ -30,7 +40,10 @@ class CompiledGraph final : public c10::intrusive_ptr_target {
   // Whether these tensors lie in their values as those it was recorded with.
   bool accepts(const std::vector<at::Tensor>& tensors) const;
   // One tensor per result. Takes the arguments, so that what they hold is freed when it is used up.
-  std::vector<at::Tensor> run(std::vector<at::Tensor> tensors);
+  // `numbers` are those of a bounded program (bounded.h).
+  std::vector<at::Tensor> run(std::vector<at::Tensor> tensors,
+                              const std::vector<int64_t>& numbers = {},
+                              const std::vector<float>& floats = {});
 
   const trace::Program& program() const { return *program_; }
 
@@ -48,7 +61,8 @@ class CompiledGraph final : public c10::intrusive_ptr_target {
     trace::Geometry geometry;
     bool conj;
     bool neg;
-    size_t base;  // the program's argument: views of one storage share it
+    size_t base;          // the program's argument: views of one storage share it
+    bool padded = false;  // any size up to base_sizes
   };
   static Input input_of(const at::Tensor& tensor, const trace::DeviceValue& value, size_t base);
   // Whether the same of them share storages as when it was recorded.
@@ -60,6 +74,7 @@ class CompiledGraph final : public c10::intrusive_ptr_target {
   std::vector<size_t> bases_;  // per argument of the program: the first of the inputs over it
   bool writes_ = false;
   std::vector<int> results_;  // a new tensor of the program's outputs, or -1 - input
+  std::vector<std::optional<BoundedResult>> bounds_;  // beside results_, or empty
   std::vector<std::pair<std::string, int>> ops_;
 };
 
@@ -84,7 +99,10 @@ class GraphRecording {
   at::Tensor add_argument(const at::Tensor& tensor);
   // The same for a dense tensor that need not exist.
   at::Tensor add_parameter(c10::IntArrayRef sizes, c10::IntArrayRef strides, c10::ScalarType dtype);
+  // The same with more room; any such tensor of a size up to that will do.
+  at::Tensor add_padded(const at::Tensor& tensor, trace::ShapeRef sizes);
   void add_result(const at::Tensor& tensor);
+  void add_bounded_result(const at::Tensor& tensor, BoundedResult how);
   // Compiles, or loads from disk. Ends the recording.
   CompiledPtr finish(const std::string& name);
   // The module alone.

@@ -194,6 +194,14 @@ void run_without_lowering(const c10::OperatorHandle& handle, c10::Stack* stack,
 
 void decompose_or_throw(const c10::OperatorHandle& handle, c10::Stack* stack,
                         const std::string& reason) {
+  // A decomposition would take sizes for numbers.
+  const size_t first = stack->size() - handle.schema().arguments().size();
+  for (size_t i = first; i < stack->size(); ++i) {
+    const c10::IValue& value = (*stack)[i];
+    if (value.isTensor() && Recorder::current()->varies(value.toTensor())) {
+      throw stablehlo::Unproven(full_name(handle) + " has no lowering where dimensions vary");
+    }
+  }
   if (find_decomposed(handle) != nullptr) {
     registry().decomposer.run(handle, stack);
   } else if (!run_functional_form(handle, stack)) {

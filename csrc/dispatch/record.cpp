@@ -65,8 +65,11 @@ trace::ValuePtr Recorder::remember(const Value& value, trace::ShapeRef strides) 
 }
 
 trace::ValuePtr Recorder::add_argument(const trace::DeviceValue& like) {
-  const Value value = b_.parameter(Type(like.dtype(), {like.dims().begin(), like.dims().end()}));
-  return remember(value, like.strides());
+  return add_argument(like.dtype(), like.dims(), like.strides());
+}
+
+trace::ValuePtr Recorder::add_argument(DType dtype, trace::ShapeRef dims, trace::ShapeRef strides) {
+  return remember(b_.parameter(Type(dtype, {dims.begin(), dims.end()})), strides);
 }
 
 Value Recorder::value_of(const trace::ValuePtr& value) {
@@ -154,9 +157,12 @@ void Recorder::record(const Op& op, c10::Stack* stack) {
     }
     if (op.entry->random) inputs.rng_state = next_rng_state(count_draws(node));
     trace::NodeOutputs out;
+    bool varies = false;
+    for (const Value& base : inputs.bases) varies = varies || !base.type().is_static();
     try {
       out = trace::lower_into(b_, node, inputs);
     } catch (...) {
+      if (varies) throw;  // a decomposition would take sizes for numbers
       decompose_or_throw(op.handle, stack, refusal_of_lowering(frame));
       return;
     }
@@ -204,6 +210,12 @@ at::Tensor Recorder::make(const Value& value, c10::ScalarType dtype, c10::IntArr
   const trace::Shape dense =
       strides.empty() ? trace::contiguous_strides(sizes) : trace::to_shape(strides);
   return device::make_tensor(sizes, dense, dtype, device_, remember(value, dense));
+}
+
+bool Recorder::varies(const at::Tensor& tensor) {
+  if (!tensor.defined() || tensor.device().type() != c10::DeviceType::PrivateUse1) return false;
+  const trace::ValuePtr base = device::cell_of(*tensor.unsafeGetTensorImpl())->load();
+  return base && base->recorded_id() >= 0 && !value_of(base).type().is_static();
 }
 
 void Recorder::add_result(const at::Tensor& tensor, bool may_repeat) {

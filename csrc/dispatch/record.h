@@ -29,8 +29,12 @@ class Recorder {
 
   // An argument of the program under construction. All come before the first op.
   trace::ValuePtr add_argument(const trace::DeviceValue& like);
+  trace::ValuePtr add_argument(stablehlo::DType dtype, trace::ShapeRef dims,
+                               trace::ShapeRef strides);
   // One call; its arguments on the stack become its results.
   void record(const Op& op, c10::Stack* stack);
+  // Whether a dimension of the value that the tensor shows varies.
+  bool varies(const at::Tensor& tensor);
   // The tensor's elements as a result of the program. One that `may_repeat` keeps what expand()
   // did: its value is no larger than what was computed.
   void add_result(const at::Tensor& tensor, bool may_repeat = false);
@@ -42,7 +46,7 @@ class Recorder {
   // How often each op was recorded, in the order first met.
   const std::vector<std::pair<std::string, int>>& ops() const { return ops_; }
 
-  // --- for whoever builds regions: see record_regions.h ---
+  // --- for whoever builds regions (record_regions.h), or bounded programs (bounded.h) ---
   stablehlo::Builder& builder() { return b_; }
   // The tensor's elements as they are now.
   stablehlo::Value read(const at::Tensor& tensor);

@@ -12,12 +12,14 @@ bool fits_fused(const at::Tensor& query, const at::Tensor& key, const at::Tensor
                 bool enable_gqa) {
   for (const at::Tensor* x : {&query, &key, &value}) {
     if (x->is_nested() || x->dim() != 4 || !at::isFloatingType(x->scalar_type())) return false;
-    if (x->size(0) != query.size(0) || x->size(1) == 0 || query.size(1) % x->size(1) != 0) {
+    if (x->sym_size(0) != query.sym_size(0) || x->sym_size(1) == 0 ||
+        query.sym_size(1) % x->sym_size(1) != 0) {
       return false;
     }
-    if (!enable_gqa && x->size(1) != query.size(1)) return false;
+    if (!enable_gqa && x->sym_size(1) != query.sym_size(1)) return false;
   }
-  return query.size(3) == key.size(3) && key.size(2) == value.size(2) && query.size(3) > 0;
+  return query.sym_size(3) == key.sym_size(3) && key.sym_size(2) == value.sym_size(2) &&
+         query.sym_size(3) > 0;
 }
 
 int64_t fused_sdp_choice(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,

@@ -48,6 +48,7 @@ Attention attention_of(Call& c) {
   a.query = as_rank4(c.tensor("query"));
   a.key = as_rank4(c.tensor("key"));
   a.value = as_rank4(c.tensor("value"));
+  expect_whole(a.query, {3}, "attention");
   const DType t = opmath(a.query.dtype());
   if (c.has("scale")) {
     a.known_scale = c.known("scale");
@@ -224,6 +225,10 @@ AttentionForm attention_form(const Attention& a, const Dropout& dropout,
   const Dims dims = a.score_dims();
   if (to.attention == AttentionForm::kPlain || stablehlo::product(dims) == 0) {
     return AttentionForm::kPlain;
+  }
+  // Blocks would be cut at places that do not count.
+  for (const Value& x : {a.query, a.key, a.value}) {
+    if (!x.type().is_static()) return AttentionForm::kPlain;
   }
   if (to.attention == AttentionForm::kCudnn && cudnn_takes(a, dropout, grad)) {
     return AttentionForm::kCudnn;

@@ -10,12 +10,22 @@ namespace {
 
 Dims all_but_channel(const Value& x) { return without(range(x.rank()), {1}); }
 
-double per_channel_count(const Value& x) {
-  double count = 1;
+// A [C] vector of sums over x, divided by the number of its elements per channel.
+Value per_element(const Value& sum, const Value& x) {
+  return divide_by_count(sum, x, all_but_channel(x));
+}
+
+// The same, divided by one less.
+Value per_freedom(const Value& sum, const Value& x) {
+  double known = 1;
   for (int64_t dim : all_but_channel(x)) {
-    count *= static_cast<double>(x.dim(dim));
+    if (x.type().varies(dim)) {
+      const Value count = count_of(x, all_but_channel(x), sum.dtype());
+      return sum / x.builder().broadcast_to(count - 1, sum.dims());
+    }
+    known *= static_cast<double>(x.dim(dim));
   }
-  return count;
+  return sum / (known - 1);
 }
 
 // A [C] vector against x.
@@ -89,11 +99,10 @@ Values forward(Call& c, bool training) {
     return {transform(c, x, mean, invstd), mean, invstd, Value(), Value()};
   }
   const Statistics s = statistics(x);
-  const double n = per_channel_count(x);
-  const Value invstd = reciprocal_deviation(c, s.square_sum / n);
+  const Value invstd = reciprocal_deviation(c, per_element(s.square_sum, x));
   Values result = {transform(c, x, s.mean, invstd), s.mean, invstd, Value(), Value()};
   if (c.has("running_mean")) {
-    const Values running = updated_statistics(c, s.mean, s.square_sum / (n - 1));
+    const Values running = updated_statistics(c, s.mean, per_freedom(s.square_sum, x));
     result[3] = running[0];
     result[4] = running[1];
   }
@@ -139,10 +148,9 @@ Values lower__batch_norm_with_update_functional(Call& c) {
 Values lower_batch_norm_update_stats(Call& c) {
   const Value x = input_of(c);
   const Statistics s = statistics(x);
-  const double n = per_channel_count(x);
   const DType t = c.has("running_mean") ? c.dtype("running_mean") : c.dtype("input");
-  const Values running = updated_statistics(c, s.mean, s.square_sum / (n - 1));
-  return {cast(s.mean, t), cast(s.square_sum / n, t), running[0], running[1]};
+  const Values running = updated_statistics(c, s.mean, per_freedom(s.square_sum, x));
+  return {cast(s.mean, t), cast(per_element(s.square_sum, x), t), running[0], running[1]};
 }
 
 // --- backward -----------------------------------------------------------------------------------
@@ -171,11 +179,11 @@ Values backward(Call& c, std::string_view saved_invstd, bool training) {
   const Value centered = x - per_channel(mean, x);
   const Value grad_sum = channel_sum(grad);
   const Value product_sum = channel_sum(centered * grad);
-  const double n = per_channel_count(x);
   const std::vector<bool> mask = c.flags("output_mask");
   Values result(3);
   if (mask[0] && training) {
-    result[0] = input_gradient(c, grad, centered, invstd, grad_sum / n, product_sum / n);
+    result[0] = input_gradient(c, grad, centered, invstd, per_element(grad_sum, x),
+                               per_element(product_sum, x));
   } else if (mask[0]) {
     result[0] = grad * per_channel(weighted(c, invstd), grad);
   }
@@ -200,7 +208,7 @@ Values lower_batch_norm_backward(Call& c) { return backward(c, "save_var", c.fla
 Values lower_batch_norm_stats(Call& c) {
   const Value x = input_of(c);
   const Statistics s = statistics(x);
-  return {s.mean, reciprocal_deviation(c, s.square_sum / per_channel_count(x))};
+  return {s.mean, reciprocal_deviation(c, per_element(s.square_sum, x))};
 }
 
 Values lower_batch_norm_elemt(Call& c) {

@@ -279,10 +279,19 @@ Value Call::rng_state() {
 }
 
 void Source::check(Builder& b, const Value& value, int64_t low, int64_t high, ValueCheck what) {
-  if (value.numel() == 0) return;
+  const Type type(DType::kS64, value.dims());
+  check(b, value, b.splat_int(low, type), b.splat_int(high, type), std::move(what));
+}
+
+void Source::check(Builder& b, const Value& value, const Value& low, const Value& high,
+                   ValueCheck what) {
+  if (stablehlo::product(value.dims()) == 0) return;
   const Value wide = cast(value, DType::kS64);
   const Type type = wide.type();
-  const Value bad = b.or_(b.lt(wide, b.splat_int(low, type)), b.ge(wide, b.splat_int(high, type)));
+  const auto limit = [&](const Value& x) {
+    return b.broadcast_to(cast(x, DType::kS64), type.dims);
+  };
+  const Value bad = b.or_(b.lt(wide, limit(low)), b.ge(wide, limit(high)));
   const Value none = b.splat_int(kNoViolation, type);
   const Value init = b.splat_int(kNoViolation, Type(DType::kS64, {}));
   checks.push_back({b.reduce(b.select(bad, wide, none), init, range(type.rank()), Reduction::kMax),
@@ -298,7 +307,17 @@ void Call::check_index(const Value& index, int64_t low, int64_t high, std::strin
   source_.check(b, index, low, high, {std::move(message), ValueCheck::Kind::kIndex});
 }
 
+void Call::check_index(const Value& index, const Value& low, const Value& high,
+                       std::string message) {
+  source_.check(b, index, low, high, {std::move(message), ValueCheck::Kind::kIndex});
+}
+
 void Call::check_range(const Value& value, int64_t low, int64_t high, std::string message) {
+  source_.check(b, value, low, high, {std::move(message), ValueCheck::Kind::kValue});
+}
+
+void Call::check_range(const Value& value, const Value& low, const Value& high,
+                       std::string message) {
   source_.check(b, value, low, high, {std::move(message), ValueCheck::Kind::kValue});
 }
 

@@ -91,8 +91,11 @@ class Call {
   // --- indices that CPU would check. A violation is raised as IndexError when the program has
   //     run: "{}" in the message stands for the first offending value. Valid: low <= index < high
   void check_index(const Value& index, int64_t low, int64_t high, std::string message);
+  // The same with limits that may be known only at run time (0-d, of the index's dtype).
+  void check_index(const Value& index, const Value& low, const Value& high, std::string message);
   // The same for what CPU raises as RuntimeError.
   void check_range(const Value& value, int64_t low, int64_t high, std::string message);
+  void check_range(const Value& value, const Value& low, const Value& high, std::string message);
   // LAPACK's info per matrix, 0 when all is well: raises the LinAlgError that
   // _linalg_check_errors has for it.
   void check_info(const Value& info, std::string api_name);

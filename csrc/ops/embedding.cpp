@@ -43,7 +43,7 @@ Value sum_rows(const Value& grad, const Value& index, int64_t num_weights) {
 Values lower_embedding(Call& c) {
   const Value weight = c.tensor("weight");
   const Value indices = c.tensor("indices");
-  c.check_index(indices, 0, weight.dim(0), "index out of range in self");
+  check_index_into(c, weight, 0, indices, "index out of range in self");
   return {take_rows(weight, plain_index(indices, weight.dim(0)), 0)};
 }
 

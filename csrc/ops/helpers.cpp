@@ -36,8 +36,8 @@ Value reduce_nan_extreme(const Value& x, const Dims& dims, Reduction kind) {
   const stablehlo::Region body = nan_extreme_body(kind);
   Value wide = b.convert(x, t);
   Dims over = dims;
-  if (static_cast<int64_t>(dims.size()) == x.rank() && x.numel() > kRows * kRows &&
-      x.numel() % kRows == 0) {
+  if (static_cast<int64_t>(dims.size()) == x.rank() && x.type().is_static() &&
+      x.numel() > kRows * kRows && x.numel() % kRows == 0) {
     wide = b.reduce({b.reshape(wide, {kRows, x.numel() / kRows})}, {start}, {1}, body)[0];
     over = {0};
   }
@@ -169,6 +169,45 @@ Value full(Builder& b, double value, DType dtype, const Dims& dims) {
   return b.splat(value, Type(dtype, dims));
 }
 
+Value count_of(const Value& x, const Dims& dims, DType dtype) {
+  Builder& b = x.builder();
+  int64_t known = 1;
+  Value varying;
+  for (int64_t d : dims) {
+    if (!x.type().varies(d)) {
+      known *= x.dims().at(d);
+      continue;
+    }
+    // Large products would not fit 32 bits.
+    const Value n = cast(b.count(x, d), is_integer(dtype) ? DType::kS64 : dtype);
+    varying = varying.defined() ? varying * n : n;
+  }
+  if (!varying.defined()) return b.scalar(static_cast<double>(known), dtype);
+  return cast(known == 1 ? varying : varying * static_cast<double>(known), dtype);
+}
+
+Value divide_by_count(const Value& sum, const Value& x, const Dims& dims) {
+  int64_t known = 1;
+  for (int64_t d : dims) {
+    if (x.type().varies(d)) {
+      const Value count = count_of(x, dims, sum.dtype());
+      return sum / sum.builder().broadcast_to(count, sum.dims());
+    }
+    known *= x.dims().at(d);
+  }
+  return sum / static_cast<double>(known);
+}
+
+Value size_of(const Value& x, int64_t dim, DType dtype) { return count_of(x, {dim}, dtype); }
+
+void expect_whole(const Value& x, const Dims& dims, std::string_view why) {
+  for (int64_t d : dims) {
+    if (!x.type().varies(d)) continue;
+    throw stablehlo::Unproven("[" + std::string(why) + "] a dimension that varies, " +
+                              x.type().str());
+  }
+}
+
 Dims broadcast_shape(const Dims& a, const Dims& b) {
   const Dims& longer = a.size() >= b.size() ? a : b;
   const Dims& shorter = a.size() >= b.size() ? b : a;
@@ -226,13 +265,9 @@ stablehlo::Region nan_extreme_body(Reduction kind) {
 }
 
 Value reduce_mean(const Value& x, const Dims& dims, bool keepdim) {
-  int64_t count = 1;
-  for (int64_t dim : dims) {
-    count *= x.dims().at(dim);
-  }
   Builder& b = x.builder();
   const Value sum = reduce_sum(b.convert(x, opmath(x.dtype())), dims, keepdim);
-  return b.convert(sum / static_cast<double>(count), x.dtype());
+  return b.convert(divide_by_count(sum, x, dims), x.dtype());
 }
 
 Value sum_to(const Value& x, const Dims& shape) {

@@ -22,6 +22,14 @@ Value cast(const Value& x, DType dtype);  // Builder::convert, with bool and flo
 Value zeros_like(const Value& x);
 Value ones_like(const Value& x);
 Value full(Builder& b, double value, DType dtype, const Dims& dims);
+// How many elements count over these dims: a constant, or where one varies known at run time. 0-d.
+Value count_of(const Value& x, const Dims& dims, DType dtype);
+// `sum` divided by that number.
+Value divide_by_count(const Value& sum, const Value& x, const Dims& dims);
+// The size of one dimension, as above.
+Value size_of(const Value& x, int64_t dim, DType dtype);
+// Throws Unproven where one of the dims varies: for lowerings that read its size as a number.
+void expect_whole(const Value& x, const Dims& dims, std::string_view why);
 // Broadcasts two values to their common shape (numpy rules).
 std::pair<Value, Value> broadcast2(const Value& a, const Value& b);
 Dims broadcast_shape(const Dims& a, const Dims& b);

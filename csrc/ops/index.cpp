@@ -84,7 +84,7 @@ Points resolve_points(const Value& x, const Values& indices) {
   column.push_back(1);
   Values columns;
   for (int64_t dim : p.positions) {
-    Value index = plain_index(indices[dim], x.dim(dim), /*wrap=*/true);
+    Value index = index_into(x, dim, indices[dim], /*wrap=*/true);
     if (!small) index = b.convert(index, DType::kS64);
     columns.push_back(b.reshape(b.broadcast_to(index, p.shape), column));
   }
@@ -112,6 +112,34 @@ Value plain_index(const Value& index, int64_t size, bool wrap) {
   const Value i = b.convert(index, small ? DType::kS32 : DType::kS64);
   if (!wrap) return i;
   return b.select(b.lt(i, zeros_like(i)), b.add(i, b.splat_int(size, i.type())), i);
+}
+
+Value index_into(const Value& x, int64_t dim, const Value& index, bool wrap) {
+  if (!wrap || !x.type().varies(dim)) return plain_index(index, x.dim(dim), wrap);
+  Builder& b = index.builder();
+  const Value i = plain_index(index, x.dim(dim));
+  const Value size = b.broadcast_to(size_of(x, dim, i.dtype()), i.dims());
+  return b.select(b.lt(i, zeros_like(i)), b.add(i, size), i);
+}
+
+void check_index_into(Call& c, const Value& x, int64_t dim, const Value& index,
+                      std::string message) {
+  if (x.type().varies(dim)) {
+    const Value zero = c.b.scalar(0, DType::kS64);
+    c.check_index(index, zero, size_of(x, dim, DType::kS64), std::move(message));
+  } else {
+    c.check_index(index, 0, x.dim(dim), std::move(message));
+  }
+}
+
+void check_range_into(Call& c, const Value& x, int64_t dim, const Value& index,
+                      std::string message) {
+  if (x.type().varies(dim)) {
+    const Value zero = c.b.scalar(0, DType::kS64);
+    c.check_range(index, zero, size_of(x, dim, DType::kS64), std::move(message));
+  } else {
+    c.check_range(index, 0, x.dim(dim), std::move(message));
+  }
 }
 
 Value take_rows(const Value& x, const Value& index, int64_t dim) {
@@ -255,10 +283,16 @@ Values lower_index(Call& c) {
   int64_t position = 0;  // CPU counts the indexed dimensions only
   for (size_t i = 0; i < indices.size(); ++i) {
     if (!indices[i]) continue;
-    const int64_t size = self.dim(static_cast<int64_t>(i));
-    c.check_index(indices[i], -size, size,
-                  "index {} is out of bounds for dimension " + std::to_string(position++) +
-                      " with size " + std::to_string(size));
+    const int64_t dim = static_cast<int64_t>(i);
+    const int64_t size = self.dim(dim);
+    const std::string message =
+        "index {} is out of bounds for dimension " + std::to_string(position++);
+    if (self.type().varies(dim)) {
+      const Value limit = size_of(self, dim, DType::kS64);
+      c.check_index(indices[i], -limit, limit, message);
+    } else {
+      c.check_index(indices[i], -size, size, message + " with size " + std::to_string(size));
+    }
   }
   return {take_points(self, indices)};
 }
@@ -268,7 +302,7 @@ Values lower_index_select(Call& c) {
   const Value index = c.tensor("index");
   const int64_t dim = wrap_dim(c.integer("dim"), self.rank());
   const Value rows = at_least_1d(self);
-  c.check_index(index, 0, rows.dim(dim), "index out of range in self");
+  check_index_into(c, rows, dim, index, "index out of range in self");
   const Value taken = take_rows(rows, at_least_1d(plain_index(index, rows.dim(dim))), dim);
   return {c.b.reshape(taken, c.out().dims)};
 }
@@ -278,9 +312,9 @@ Values lower_gather(Call& c) {
   const Value index = c.tensor("index");
   const int64_t dim = wrap_dim(c.integer("dim"), self.rank());
   const int64_t size = at_least_1d(self).dim(dim);
-  c.check_range(index, 0, size,
-                "index {} is out of bounds for dimension " + std::to_string(dim) + " with size " +
-                    std::to_string(size));
+  check_range_into(c, at_least_1d(self), dim, index,
+                   "index {} is out of bounds for dimension " + std::to_string(dim) +
+                       " with size " + std::to_string(size));
   return {take_along(self, plain_index(index, size), dim)};
 }
 
@@ -288,6 +322,7 @@ Values lower_take(Call& c) {
   const Value self = c.tensor("self");
   const Value index = c.tensor("index");
   const int64_t n = self.numel();
+  expect_whole(self, range(self.rank()), "take");
   c.check_index(
       index, -n, n,
       "out of range: tried to access index {} on a tensor of " + std::to_string(n) + " elements.");

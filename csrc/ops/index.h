@@ -13,6 +13,14 @@ enum class Combine : uint8_t { kSet, kAdd, kMul, kMax, kMin };
 
 // s32 when `size` allows it (s64 indices are slow on TPU); `wrap`: negative counts from the end.
 Value plain_index(const Value& index, int64_t size, bool wrap = false);
+// The same for an index into dimension `dim` of x, which may vary.
+Value index_into(const Value& x, int64_t dim, const Value& index, bool wrap);
+
+// Call::check_index and check_range of an index into dimension `dim` of x, which may vary.
+void check_index_into(Call& c, const Value& x, int64_t dim, const Value& index,
+                      std::string message);
+void check_range_into(Call& c, const Value& x, int64_t dim, const Value& index,
+                      std::string message);
 
 // x[:, ..., index, ...]: `index` of any shape replaces dimension `dim` of x.
 Value take_rows(const Value& x, const Value& index, int64_t dim);

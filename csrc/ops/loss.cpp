@@ -24,12 +24,12 @@ Value reduced(Call& c, const Value& loss) {
 
 // grad_output against the input: a scalar unless nothing was reduced, divided by what a mean
 // divided by.
-Value grad_against(Call& c, const Dims& dims, DType t) {
-  const Value grad = broadcast(cast(c.tensor("grad_output"), t), dims);
+Value grad_against(Call& c, const Value& x) {
+  const Value grad = broadcast(cast(c.tensor("grad_output"), x.dtype()), x.dims());
   if (c.integer("reduction") != kMean) {
     return grad;
   }
-  return grad / static_cast<double>(stablehlo::product(dims));
+  return divide_by_count(grad, x, range(x.rank()));
 }
 
 // --- nll_loss: classes in dimension 1, or in dimension 0 without a batch ------------------------
@@ -50,6 +50,7 @@ Nll nll(Call& c) {
   const int64_t n = batched ? self.dim(0) : 1;
   const int64_t classes = self.dim(batched ? 1 : 0);
   const int64_t places = n == 0 ? 0 : given.numel() / n;
+  expect_whole(self, {batched ? 1 : 0}, "nll_loss");
 
   const Value raw = cast(b.reshape(given, {n, places}), DType::kS64);
   const Value ignored = b.eq(raw, b.splat_int(c.integer("ignore_index"), raw.type()));
@@ -270,7 +271,7 @@ Values lower_mse_loss(Call& c) {
 
 Values lower_mse_loss_backward(Call& c) {
   const Value d = difference(c);
-  return {d * 2 * grad_against(c, d.dims(), d.dtype())};
+  return {d * 2 * grad_against(c, d)};
 }
 
 Values lower_smooth_l1_loss(Call& c) {
@@ -283,7 +284,7 @@ Values lower_smooth_l1_loss_backward(Call& c) {
   const Value d = difference(c);
   const Value beta = scalar_like(c, "beta", d);
   const Value slope = c.b.select(c.b.lt(c.b.abs(d), beta), d / beta, c.b.sign(d));
-  return {slope * grad_against(c, d.dims(), d.dtype())};
+  return {slope * grad_against(c, d)};
 }
 
 Values lower_huber_loss(Call& c) {
@@ -296,7 +297,7 @@ Values lower_huber_loss_backward(Call& c) {
   const Value d = difference(c);
   const Value delta = scalar_like(c, "delta", d);
   const Value slope = nan_minimum(nan_maximum(d, -delta), delta);
-  return {slope * grad_against(c, d.dims(), d.dtype())};
+  return {slope * grad_against(c, d)};
 }
 
 Value times_weight(Call& c, const Value& loss) {
@@ -317,7 +318,7 @@ Values lower_binary_cross_entropy(Call& c) {
 Values lower_binary_cross_entropy_backward(Call& c) {
   const Pair p = pair(c);
   const Value spread = nan_maximum((1 - p.x) * p.x, c.b.like(p.x, 1e-12));
-  const Value grad = grad_against(c, p.x.dims(), p.x.dtype());
+  const Value grad = grad_against(c, p.x);
   return {times_weight(c, grad * (p.x - p.y) / spread)};
 }
 
@@ -344,7 +345,7 @@ Values lower_soft_margin_loss(Call& c) {
 Values lower_soft_margin_loss_backward(Call& c) {
   const Pair p = pair(c);
   const Value slope = -p.y * c.b.logistic(-p.y * p.x);
-  return {slope * grad_against(c, p.x.dims(), p.x.dtype())};
+  return {slope * grad_against(c, p.x)};
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <optional>
 
 #include "csrc/ops/helpers.h"
 
@@ -22,10 +23,11 @@ Dims reduced_dim(Call& c, int64_t rank) {
 
 bool keepdim(Call& c) { return c.flag_or("keepdim", false); }
 
-// Elements that go into one element of the result.
-double reduced_count(const Value& x, const Dims& dims) {
+// Elements that go into one element of the result; nullopt where only the program knows.
+std::optional<double> reduced_count(const Value& x, const Dims& dims) {
   double count = 1;
   for (int64_t dim : dims) {
+    if (x.type().varies(dim)) return std::nullopt;
     count *= static_cast<double>(x.dim(dim));
   }
   return count;
@@ -115,6 +117,8 @@ Values lower_arg_extreme(Call& c, bool largest) {
   if (c.has("dim") && x.rank() > 0) {
     dim = wrap_dim(c.integer("dim"), x.rank());
   } else {
+    // Positions are counted in the true shape.
+    for (int64_t d = 1; d < x.rank(); ++d) expect_whole(x, {d}, "argmax");
     x = c.b.reshape(x, {x.numel()});
   }
   return {c.b.reshape(extreme(x, dim, largest).index, c.out().dims)};
@@ -165,8 +169,15 @@ Moments moments(Call& c) {
   const Value centered = x - b.broadcast_to(mean, x.dims());
   const Value square =
       is_complex(x.dtype()) ? b.real(centered * b.conj(centered)) : centered * centered;
-  const double freedom = reduced_count(x, dims) - c.known("correction").value_or(1);
-  const Value variance = reduce_sum(square, dims, keepdim(c)) / std::max(0.0, freedom);
+  const double correction = c.known("correction").value_or(1);
+  const Value sum = reduce_sum(square, dims, keepdim(c));
+  Value variance;
+  if (const std::optional<double> count = reduced_count(x, dims)) {
+    variance = sum / std::max(0.0, *count - correction);
+  } else {
+    const Value freedom = count_of(x, dims, sum.dtype()) - correction;
+    variance = sum / b.broadcast_to(nan_maximum(freedom, zeros_like(freedom)), sum.dims());
+  }
   return {variance, b.reshape(mean, variance.dims())};
 }
 
@@ -223,7 +234,7 @@ Value p_norm(const Value& magnitude, double p, const Dims& dims, bool keepdim) {
   if (p == 2) {
     return b.sqrt(reduce_sum(magnitude * magnitude, dims, keepdim));
   }
-  if (std::isinf(p) && reduced_count(magnitude, dims) > 0) {
+  if (std::isinf(p) && reduced_count(magnitude, dims).value_or(1) > 0) {
     return p > 0 ? reduce_max(magnitude, dims, keepdim) : reduce_min(magnitude, dims, keepdim);
   }
   if (std::isinf(p)) {

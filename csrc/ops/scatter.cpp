@@ -63,7 +63,7 @@ Along scatter_arguments(Call& c) {
   const Value index = c.tensor("index");
   const int64_t dim = wrap_dim(c.integer("dim"), self.rank());
   const int64_t size = at_least_1d(self).dim(dim);
-  c.check_range(index, 0, size, out_of_bounds(dim, size));
+  check_range_into(c, at_least_1d(self), dim, index, out_of_bounds(dim, size));
   return {self, plain_index(index, size), dim};
 }
 
@@ -105,6 +105,7 @@ Rows row_arguments(Call& c, const std::string& message, bool wrap = false) {
   const Value index = at_least_1d(c.tensor("index"));
   const int64_t dim = wrap_dim(c.integer("dim"), self.rank());
   const int64_t size = self.dim(dim);
+  expect_whole(self, {dim}, "index");
   const int64_t low = wrap ? -size : 0;
   if (c.has("alpha")) {  // index_add alone has it, and alone raises RuntimeError
     c.check_range(index, low, size, out_of_bounds(dim, size));
@@ -230,7 +231,12 @@ Values lower_index_put(Call& c) {
       return {put_masked(c, self, indices[i], values, dim, accumulate)};
     }
     const int64_t size = self.dim(dim);
-    c.check_index(indices[i], -size, size, out_of_bounds(position++, size));
+    if (self.type().varies(dim)) {
+      const Value limit = size_of(self, dim, DType::kS64);
+      c.check_index(indices[i], -limit, limit, out_of_bounds(position++, size));
+    } else {
+      c.check_index(indices[i], -size, size, out_of_bounds(position++, size));
+    }
   }
   return {put_points(self, indices, values, accumulate ? Combine::kAdd : Combine::kSet)};
 }
@@ -239,6 +245,7 @@ Values lower_put(Call& c) {
   const Value self = c.tensor("self");
   const Value index = c.tensor("index");
   const int64_t n = self.numel();
+  expect_whole(self, range(self.rank()), "put");
   c.check_index(
       index, -n, n,
       "out of range: tried to access index {} on a tensor of " + std::to_string(n) + " elements.");

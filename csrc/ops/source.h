@@ -65,6 +65,8 @@ class Source {
   std::vector<PendingCheck> checks;
   std::vector<CountedResult> counted;
   void check(Builder& b, const Value& value, int64_t low, int64_t high, ValueCheck what);
+  // The same with limits that are values: 0-d, or of the value's shape.
+  void check(Builder& b, const Value& value, const Value& low, const Value& high, ValueCheck what);
 
   const Argument* find(std::string_view name) const;
   const Argument& at(std::string_view name) const;  // throws when the schema has no such argument

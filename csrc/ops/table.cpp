@@ -12,12 +12,13 @@ Entries build() {
   struct Family {
     void (*add)(Entries&);
     Overlap overlap = Overlap::kFine;
+    Bounded bounded = Bounded::kNo;
   };
   static constexpr Family kFamilies[] = {
-      {add_unary, Overlap::kSameOnly},
-      {add_binary, Overlap::kSameOnly},
-      {add_compare, Overlap::kSameOnly},
-      {add_activation, Overlap::kSameOnly},
+      {add_unary, Overlap::kSameOnly, Bounded::kAny},
+      {add_binary, Overlap::kSameOnly, Bounded::kAny},
+      {add_compare, Overlap::kSameOnly, Bounded::kAny},
+      {add_activation, Overlap::kSameOnly, Bounded::kAny},
       {add_scan, Overlap::kSameOnly},
       {add_sort, Overlap::kSameOnly},
       {add_copy, Overlap::kSameOnly},
@@ -48,11 +49,14 @@ Entries build() {
   };
   Entries entries;
   for (const Family& family : kFamilies) {
+    const size_t first = entries.size();
     family.add(entries);
-    for (Entry& entry : entries) {
-      if (!entry.overlap) entry.overlap = family.overlap;
+    for (size_t i = first; i < entries.size(); ++i) {
+      if (!entries[i].overlap) entries[i].overlap = family.overlap;
+      entries[i].bounded = family.bounded;
     }
   }
+  mark_bounded(entries);
   std::sort(entries.begin(), entries.end(),
             [](const Entry& a, const Entry& b) { return a.name < b.name; });
   std::string twice;

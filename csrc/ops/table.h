@@ -22,6 +22,13 @@ enum class Overlap : uint8_t {
   kNone,
 };
 
+enum class Bounded : uint8_t {
+  kNo,
+  kBatch,   // where the first elements of dimension 0 count
+  kPrefix,  // where the first elements of a dimension count: positions are true ones
+  kAny,     // also where dimensions were merged, and what counts has gaps
+};
+
 struct Entry {
   std::string_view name;  // "add.Tensor": the functional form, without "aten::"
   Lowering lower = nullptr;
@@ -54,6 +61,10 @@ struct Entry {
   // PyTorch refuses some values of its Scalar arguments, by sign or against 1: which of these
   // ranges they are in is part of the key. Always so for random ops.
   bool checks_numbers = false;
+  // Whether it is right where dimensions vary (csrc/stablehlo/axis.h): no number in the lowering
+  // may come from a size except through the builder. Other ops make a program static. Set in
+  // bounded.cpp.
+  Bounded bounded = Bounded::kNo;
 };
 
 // All entries, built once, sorted by name.
@@ -92,5 +103,8 @@ void add_shape(Entries& t);       // shape.cpp: cat, flip, roll, repeat, pad, tr
 void add_copy(Entries& t);        // copy.cpp
 void add_create(Entries& t);      // create.cpp: fill, arange, linspace, eye, one_hot ...
 void add_random(Entries& t);      // random.cpp
+
+// Sets Entry::bounded.
+void mark_bounded(Entries& t);  // bounded.cpp
 
 }  // namespace torch_tpu::ops

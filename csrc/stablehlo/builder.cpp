@@ -74,7 +74,7 @@ std::string Builder::finish(const Values& results, std::string_view module_name)
     if (taken[output]) fail("alias", "one parameter per output", std::to_string(output) + " again");
     taken[output] = true;
     const Type& type = graph.types[graph.blocks[0].arguments[i]];
-    if (results[output].type() != type) {
+    if (results[output].dtype() != type.dtype || results[output].dims() != type.dims) {
       fail("alias", "an output of type " + type.str(), results[output].type());
     }
     std::string& text = function.parameter_attributes[i];

@@ -1,6 +1,7 @@
 // Builds one StableHLO module with a single @main function. Every method checks its operands and
 // infers the result type; misuse throws std::invalid_argument("[op] expected X, got Y"). Operands
-// are never broadcast or converted implicitly. Not thread-safe: one Builder per program.
+// are never broadcast or converted implicitly. Dimensions may vary (axis.h): the methods then mask
+// as needed or throw Unproven. Not thread-safe: one Builder per program.
 #pragma once
 
 #include <memory>
@@ -9,6 +10,7 @@
 #include <vector>
 
 #include "csrc/stablehlo/attributes.h"
+#include "csrc/stablehlo/axis.h"
 
 namespace torch_tpu::stablehlo {
 
@@ -40,7 +42,7 @@ class Builder {
   Value splat_int(int64_t value, const Type& type);
   Value splat_complex(std::complex<double> value, const Type& type);
   Value scalar(double value, DType dtype) { return splat(value, Type(dtype, {})); }
-  Value like(const Value& x, double value);  // of x's type, bounded or not
+  Value like(const Value& x, double value);  // of x's type
   Value ints(const std::vector<int64_t>& values, const Type& type);
   Value floats(const std::vector<double>& values, const Type& type);
   // Identity elements as scalars: -inf/+inf for floats, the extreme values for integers and bool.
@@ -141,12 +143,22 @@ class Builder {
   Value concatenate(const Values& xs, int64_t dim);
   Value dynamic_slice(const Value& x, const Values& starts, const Dims& sizes);
   Value dynamic_update_slice(const Value& x, const Value& update, const Values& starts);
-  Value set_dimension_size(const Value& x, const Value& size, int64_t dim);  // bounded, or static
-  Value get_dimension_size(const Value& x, int64_t dim);
-  // broadcast_to the reference's shape; its dynamic dimensions get the reference's runtime sizes.
-  Value broadcast_like(const Value& x, const Value& reference);
-  // Every dynamic dimension set back to its bound; what lies beyond the runtime size is undefined.
-  Value to_static(const Value& x);
+
+  // --- dimensions that vary (axis.h) ----------------------------------------------------------
+  // What the size is when the numbers given to new_size are these, in that order.
+  int64_t evaluate(const Size& size, const std::vector<int64_t>& numbers) const;
+  // A number of the program as a size; n is s32[] and lies in the function's own scope.
+  Size new_size(const Value& n);
+  // x again, where only the first `size` elements of the dimension count. Costs nothing.
+  Value vary(const Value& x, int64_t dim, const Size& size);
+  // x again, all elements of the dimension count: the caller knows.
+  Value trust(const Value& x, int64_t dim);
+  const Axis& axis(const Value& x, int64_t dim) const;  // of a dimension that varies
+  Value size_value(const Size& size);                   // s32[]
+  Value count(const Value& x, int64_t dim);             // s32[]: how many elements count
+  Value counts(const Value& x, int64_t dim);            // i1 of x's shape: which elements count
+  // x with `value` (a scalar of its dtype) in the elements that do not count along these dims.
+  Value fill_rest(const Value& x, const Value& value, const Dims& dims);
 
   // --- gather, scatter, sort ------------------------------------------------------------------
   Value gather(const Value& operand, const Value& start_indices, const GatherDims& dims,

@@ -1,6 +1,7 @@
 // Error messages, small checks and attribute text shared by the Builder's methods.
 #include <stdexcept>
 
+#include "csrc/stablehlo/axis.h"
 #include "csrc/stablehlo/graph.h"
 
 namespace torch_tpu::stablehlo {
@@ -22,19 +23,16 @@ void fail(std::string_view op, std::string_view expected, const Type& got) {
 }
 
 void check_type(std::string_view op, const Type& type) {
-  bool valid = type.bounds.empty() || type.bounds.size() == type.dims.size();
-  for (size_t i = 0; valid && i < type.dims.size(); ++i) {
-    int64_t bound = type.bounds.empty() ? kDynamic : type.bounds[i];
-    valid = type.dims[i] == kDynamic ? bound >= 0 : type.dims[i] >= 0 && bound == kDynamic;
-  }
-  if (!valid) {
-    fail(op, "sizes of at least 0 or bounds",
-         list_text(type.dims) + " with bounds " + list_text(type.bounds));
+  for (int64_t d : type.dims) {
+    if (d < 0) fail(op, "sizes of at least 0", list_text(type.dims));
   }
 }
 
 void check_static(std::string_view op, const Value& x) {
-  if (!x.type().is_static()) fail(op, "a static shape", x.type());
+  if (x.type().is_static()) return;
+  std::string text = "[";
+  throw Unproven(text.append(op).append("] has no rule for dimensions that vary, ") +
+                 x.type().str());
 }
 
 void check_scalar(std::string_view op, const Value& x, DType dtype) {
@@ -121,23 +119,20 @@ std::string quoted(std::string_view text) {
 
 std::string int_attribute(int64_t value) { return std::to_string(value) + " : i64"; }
 
-bool is_dynamic(const Type& type, int64_t dim) { return type.dims[dim] == kDynamic; }
-
-int64_t extent(const Type& type, int64_t dim) {
-  return is_dynamic(type, dim) ? type.bounds[dim] : type.dims[dim];
+int32_t axis_of(const Type& type, int64_t dim) {
+  return type.axes.empty() ? kWhole : type.axes[static_cast<size_t>(dim)];
 }
 
-int64_t bound_or_dynamic(const Type& type, int64_t dim) {
-  return is_dynamic(type, dim) ? type.bounds[dim] : kDynamic;
+Axes axes_of(const Type& type) {
+  return type.axes.empty() ? Axes(type.dims.size(), kWhole) : type.axes;
 }
 
-Type make_type(DType dtype, Dims dims, Dims bounds) {
+Type make_type(DType dtype, Dims dims, Axes axes) {
   Type out(dtype, std::move(dims));
-  for (int64_t d : out.dims) {
-    if (d == kDynamic) {
-      out.bounds = std::move(bounds);
-      break;
-    }
+  for (int32_t axis : axes) {
+    if (axis == kWhole) continue;
+    out.axes = std::move(axes);
+    break;
   }
   return out;
 }

@@ -23,8 +23,7 @@ Value binary(Graph& graph, std::string_view name, const Value& a, const Value& b
   }
   check_floating(short_name(name), a, false);
   Values xs = {a, b};
-  unify_shapes(short_name(name), xs);
-  return graph.emit1(name, xs, xs[0].type());
+  return graph.emit1(name, xs, unify_shapes(short_name(name), xs));
 }
 
 }  // namespace

@@ -7,12 +7,7 @@
 namespace torch_tpu::stablehlo {
 namespace {
 
-void check_constant_type(const Type& type) {
-  if (!type.is_static()) {
-    fail("constant", "a static type (use like() for a bounded value)", type);
-  }
-  check_type("constant", type);
-}
+void check_constant_type(const Type& type) { check_type("constant", type); }
 
 Value emit_constant(Graph& graph, const std::string& elements, const Type& type) {
   return graph.emit1("stablehlo.constant", {}, type,
@@ -117,7 +112,6 @@ Value Builder::highest(DType dtype) {
 
 Value Builder::iota(const Type& type, int64_t dim) {
   check_type("iota", type);
-  if (!type.is_static()) fail("iota", "a static type", type);
   if (type.dtype == DType::kBool) fail("iota", "a number type", type);
   check_dim("iota", dim, type.rank());
   return impl_->graph.emit1("stablehlo.iota", {}, type, "iota_dimension = " + int_attribute(dim));

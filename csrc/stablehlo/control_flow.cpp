@@ -4,19 +4,35 @@
 namespace torch_tpu::stablehlo {
 namespace {
 
+bool same_shapes(const std::vector<Type>& a, const std::vector<Type>& b) {
+  bool same = a.size() == b.size();
+  for (size_t i = 0; same && i < a.size(); ++i) {
+    same = a[i].dtype == b[i].dtype && a[i].dims == b[i].dims;
+  }
+  return same;
+}
+
 Values branches_of(Graph& graph, std::string_view name, const Value& selector,
                    const std::vector<Region>& bodies) {
   std::string_view op = short_name(name);
   std::vector<int32_t> regions;
+  std::vector<Type> first;
   for (const Region& body : bodies) {
     regions.push_back(graph.region(op, {}, body, /*isolated=*/false));
-    std::vector<Type> first = graph.result_types(regions[0]);
     std::vector<Type> types = graph.result_types(regions.back());
-    if (types != first) {
+    if (regions.size() == 1) first = types;
+    if (!same_shapes(types, first)) {
       fail(op, "branches that all return " + types_text(first), types_text(types));
     }
+    for (size_t i = 0; i < types.size(); ++i) {
+      Axes axes = axes_of(first[i]);
+      for (size_t d = 0; d < axes.size(); ++d) {
+        axes[d] = join_axes(op, axes[d], axes_of(types[i])[d], first[i]);
+      }
+      first[i] = make_type(first[i].dtype, first[i].dims, std::move(axes));
+    }
   }
-  return graph.emit(name, {selector}, graph.result_types(regions[0]), {}, Form::kGeneric, regions);
+  return graph.emit(name, {selector}, first, {}, Form::kGeneric, regions);
 }
 
 }  // namespace
@@ -30,8 +46,16 @@ Values Builder::while_loop(const Values& inits, const Region& condition, const R
     fail("while", "a condition that returns tensor<i1>", types_text(graph.result_types(test)));
   }
   int32_t step = graph.region("while", types, body, /*isolated=*/false);
-  if (graph.result_types(step) != types) {
-    fail("while", "a body that returns " + types_text(types), types_text(graph.result_types(step)));
+  const std::vector<Type> next = graph.result_types(step);
+  if (!same_shapes(next, types)) {
+    fail("while", "a body that returns " + types_text(types), types_text(next));
+  }
+  for (size_t i = 0; i < types.size(); ++i) {
+    for (int64_t d = 0; d < types[i].rank(); ++d) {
+      if (next[i].varies(d) && axis_of(next[i], d) != axis_of(types[i], d)) {
+        unproven("while", "only inside of the loop", next[i]);
+      }
+    }
   }
   return graph.emit("stablehlo.while", inits, types, {}, Form::kGeneric, {test, step});
 }

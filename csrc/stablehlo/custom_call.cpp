@@ -26,7 +26,10 @@ Values Builder::custom_call(const CustomCall& call, const Values& operands,
                             const std::vector<Type>& results) {
   constexpr std::string_view op = "custom_call";
   Graph& graph = impl_->graph;
-  for (const Value& x : operands) graph.check(op, x);
+  for (const Value& x : operands) {
+    graph.check(op, x);
+    check_static(op, x);
+  }
   for (const Type& type : results) check_type(op, type);
   if (call.target.empty()) fail(op, "a target", "an empty name");
   bool has_operand_layouts = !call.operand_layouts.empty() || operands.empty();

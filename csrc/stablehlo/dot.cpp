@@ -52,22 +52,33 @@ Value Builder::dot_general(const Value& a, const Value& b, const DotDims& dims, 
   Dims rhs_used = together(dims.rhs_batch, dims.rhs_contracting);
   check_dims(op, lhs_used, a.rank());
   check_dims(op, rhs_used, b.rank());
-  Value lhs = a, rhs = b;
-  for (size_t i = 0; i < lhs_used.size(); ++i) unify_dim(op, lhs, lhs_used[i], rhs, rhs_used[i]);
-
-  Dims out, bounds;
-  auto keep = [&](const Type& type, int64_t d) {
-    out.push_back(type.dims[d]);
-    bounds.push_back(bound_or_dynamic(type, d));
-  };
+  Dims out;
+  Axes axes;
   auto keep_free = [&](const Type& type, const Dims& used) {
     for (int64_t d = 0; d < type.rank(); ++d) {
-      if (std::find(used.begin(), used.end(), d) == used.end()) keep(type, d);
+      if (std::find(used.begin(), used.end(), d) != used.end()) continue;
+      out.push_back(type.dims[d]);
+      axes.push_back(axis_of(type, d));
     }
   };
-  for (int64_t d : dims.lhs_batch) keep(lhs.type(), d);
-  keep_free(lhs.type(), lhs_used);
-  keep_free(rhs.type(), rhs_used);
+  for (size_t i = 0; i < dims.lhs_batch.size(); ++i) {
+    axes.push_back(unify_dim(op, a, dims.lhs_batch[i], b, dims.rhs_batch[i]));
+    out.push_back(a.dims()[dims.lhs_batch[i]]);
+  }
+  keep_free(a.type(), lhs_used);
+  keep_free(b.type(), rhs_used);
+  // Zeros on both sides: what does not count may be NaN.
+  Value lhs = a, rhs = b;
+  for (size_t i = 0; i < dims.lhs_contracting.size(); ++i) {
+    const int64_t l = dims.lhs_contracting[i], r = dims.rhs_contracting[i];
+    const int32_t axis = unify_dim(op, a, l, b, r);
+    lhs = impl_->with_axis(lhs, l, axis);
+    rhs = impl_->with_axis(rhs, r, axis);
+  }
+  if (!a.type().is_static() || !b.type().is_static()) {
+    lhs = fill_rest(lhs, scalar(0, lhs.dtype()), dims.lhs_contracting);
+    rhs = fill_rest(rhs, scalar(0, rhs.dtype()), dims.rhs_contracting);
+  }
 
   std::string text;
   if (!dims.lhs_batch.empty()) {
@@ -78,8 +89,8 @@ Value Builder::dot_general(const Value& a, const Value& b, const DotDims& dims, 
   std::string_view name = precision_name(precision);
   text.append(", precision = [").append(name).append(", ").append(name).append("]");
   return impl_->graph.emit1("stablehlo.dot_general", {lhs, rhs},
-                            make_type(result_dtype, out, bounds), std::move(text),
-                            Form::kFunctional);
+                            make_type(result_dtype, std::move(out), std::move(axes)),
+                            std::move(text), Form::kFunctional);
 }
 
 namespace {
@@ -147,21 +158,20 @@ Value Builder::convolution(const Value& x, const Value& kernel, const Window& wi
   if (w.reversal.empty()) w.reversal.assign(spatial, false);
   check_count(op, "reversal entries", spatial, w.reversal.size());
 
-  // Only a bounded batch is clear: a bounded space or feature would need its own masking.
-  check_static(op, kernel);
   const Type& from = x.type();
-  for (int64_t d = 0; d < rank; ++d) {
-    if (is_dynamic(from, d) && (d != dims.input_batch || batch_groups != 1)) {
-      fail(op, "no dynamic dimension but the batch", from);
-    }
-  }
+  const bool merged =
+      (feature_groups != 1 &&
+       (from.varies(dims.input_feature) || kernel.type().varies(dims.kernel_output_feature))) ||
+      (batch_groups != 1 &&
+       (from.varies(dims.input_batch) || kernel.type().varies(dims.kernel_output_feature)));
+  if (merged) unproven(op, "in groups", from);
   int64_t features = from.dims[dims.input_feature];
   int64_t out_features = kernel.dims()[dims.kernel_output_feature];
-  bool grouped =
-      feature_groups > 0 && batch_groups > 0 && (feature_groups == 1 || batch_groups == 1) &&
-      features == kernel.dims()[dims.kernel_input_feature] * feature_groups &&
-      out_features % feature_groups == 0 && out_features % batch_groups == 0 &&
-      (is_dynamic(from, dims.input_batch) || from.dims[dims.input_batch] % batch_groups == 0);
+  bool grouped = feature_groups > 0 && batch_groups > 0 &&
+                 (feature_groups == 1 || batch_groups == 1) &&
+                 features == kernel.dims()[dims.kernel_input_feature] * feature_groups &&
+                 out_features % feature_groups == 0 && out_features % batch_groups == 0 &&
+                 from.dims[dims.input_batch] % batch_groups == 0;
   if (!grouped) {
     fail(op,
          "features and groups (" + std::to_string(feature_groups) + ", " +
@@ -169,11 +179,12 @@ Value Builder::convolution(const Value& x, const Value& kernel, const Window& wi
          types_text(types_of({x, kernel})));
   }
 
-  Dims out(rank), bounds(rank, kDynamic);
-  bool dynamic_batch = is_dynamic(from, dims.input_batch);
-  out[dims.output_batch] = dynamic_batch ? kDynamic : from.dims[dims.input_batch] / batch_groups;
-  bounds[dims.output_batch] = bound_or_dynamic(from, dims.input_batch);
+  Dims out(rank);
+  Axes axes(rank, kWhole);
+  out[dims.output_batch] = from.dims[dims.input_batch] / batch_groups;
+  axes[dims.output_batch] = axis_of(from, dims.input_batch);
   out[dims.output_feature] = out_features;
+  axes[dims.output_feature] = axis_of(kernel.type(), dims.kernel_output_feature);
   for (size_t i = 0; i < spatial; ++i) {
     if (w.strides[i] < 1 || w.base_dilation[i] < 1 || w.window_dilation[i] < 1) {
       fail(op, "positive strides and dilations",
@@ -184,7 +195,27 @@ Value Builder::convolution(const Value& x, const Value& kernel, const Window& wi
     int64_t padded = (size == 0 ? 0 : (size - 1) * w.base_dilation[i] + 1) + w.padding_low[i] +
                      w.padding_high[i];
     int64_t reach = taps == 0 ? 0 : (taps - 1) * w.window_dilation[i] + 1;
-    out[dims.output_spatial[i]] = padded < reach ? 0 : (padded - reach) / w.strides[i] + 1;
+    const int64_t count = padded < reach ? 0 : (padded - reach) / w.strides[i] + 1;
+    out[dims.output_spatial[i]] = count;
+    if (!from.varies(dims.input_spatial[i])) continue;
+    // Where the window varies too, its number of places does not (the gradient of a kernel).
+    if (kernel.type().varies(dims.kernel_spatial[i])) continue;
+    axes[dims.output_spatial[i]] =
+        impl_->window_axis(op, from, dims.input_spatial[i], count, reach, w.strides[i],
+                           w.padding_low[i] + w.padding_high[i], w.base_dilation[i]);
+  }
+  Value lhs = x, rhs = kernel;
+  if (!from.is_static() || !kernel.type().is_static()) {
+    Dims met = dims.input_spatial, taps = dims.kernel_spatial;
+    met.push_back(dims.input_feature);
+    taps.push_back(dims.kernel_input_feature);
+    if (feature_groups == 1) {
+      const int32_t axis = unify_dim(op, x, dims.input_feature, kernel, dims.kernel_input_feature);
+      lhs = impl_->with_axis(lhs, dims.input_feature, axis);
+      rhs = impl_->with_axis(rhs, dims.kernel_input_feature, axis);
+    }
+    lhs = fill_rest(lhs, scalar(0, lhs.dtype()), met);
+    rhs = fill_rest(rhs, scalar(0, rhs.dtype()), taps);
   }
   std::string name(precision_name(precision));
   std::string text = "batch_group_count = " + int_attribute(batch_groups) +
@@ -197,8 +228,9 @@ Value Builder::convolution(const Value& x, const Value& kernel, const Window& wi
                      ">], rhs_dilation = " + array_attribute(w.window_dilation) +
                      ", window_reversal = " + reversal_attribute(w.reversal) +
                      ", window_strides = " + array_attribute(w.strides);
-  return impl_->graph.emit1("stablehlo.convolution", {x, kernel},
-                            make_type(result_dtype, out, bounds), std::move(text));
+  return impl_->graph.emit1("stablehlo.convolution", {lhs, rhs},
+                            make_type(result_dtype, std::move(out), std::move(axes)),
+                            std::move(text));
 }
 
 }  // namespace torch_tpu::stablehlo

@@ -39,21 +39,21 @@ Value unary(Graph& graph, std::string_view name, const Value& x, unsigned accept
   return graph.emit1(name, {x}, x.type(), {}, Form::kSameType);
 }
 
-void check_same(Graph& graph, std::string_view op, Values& xs) {
+Type check_same(Graph& graph, std::string_view op, const Values& xs) {
   for (const Value& x : xs) graph.check(op, x);
   for (const Value& x : xs) {
     if (x.dtype() != xs[0].dtype()) {
       fail(op, "operands of one type", types_text(types_of(xs)));
     }
   }
-  unify_shapes(op, xs);
+  return unify_shapes(op, xs);
 }
 
 Value binary(Graph& graph, std::string_view name, const Value& a, const Value& b, unsigned accept) {
   Values xs = {a, b};
-  check_same(graph, short_name(name), xs);
+  const Type type = check_same(graph, short_name(name), xs);
   check_dtype(name, a, accept);
-  return graph.emit1(name, xs, xs[0].type(), {}, Form::kSameType);
+  return graph.emit1(name, xs, type, {}, Form::kSameType);
 }
 
 }  // namespace
@@ -145,12 +145,11 @@ Value Builder::is_finite(const Value& x) {
 
 Value Builder::complex(const Value& real, const Value& imag) {
   Values xs = {real, imag};
-  check_same(impl_->graph, "complex", xs);
+  const Type type = check_same(impl_->graph, "complex", xs);
   if (real.dtype() != DType::kF32 && real.dtype() != DType::kF64) {
     fail("complex", "f32 or f64", real.type());
   }
-  return impl_->graph.emit1("stablehlo.complex", xs,
-                            with_dtype(xs[0].type(), complex_of(real.dtype())), {},
+  return impl_->graph.emit1("stablehlo.complex", xs, with_dtype(type, complex_of(real.dtype())), {},
                             Form::kFunctional);
 }
 
@@ -159,26 +158,25 @@ Value Builder::compare(Compare direction, const Value& a, const Value& b) {
                                                 "stablehlo.compare LT,", "stablehlo.compare LE,",
                                                 "stablehlo.compare GT,", "stablehlo.compare GE,"};
   Values xs = {a, b};
-  check_same(impl_->graph, "compare", xs);
+  const Type type = check_same(impl_->graph, "compare", xs);
   bool ordered = direction != Compare::kEq && direction != Compare::kNe;
   if (ordered) check_dtype("compare", a, kBits | kReal);
   DType dtype = a.dtype();
   std::string_view kind = is_float(dtype) || is_complex(dtype) ? ", FLOAT"
                           : is_unsigned(dtype)                 ? ", UNSIGNED"
                                                                : ", SIGNED";
-  return impl_->graph.emit1(kNames[static_cast<int>(direction)], xs,
-                            with_dtype(xs[0].type(), DType::kBool), std::string(kind),
-                            Form::kFunctional);
+  return impl_->graph.emit1(kNames[static_cast<int>(direction)], xs, with_dtype(type, DType::kBool),
+                            std::string(kind), Form::kFunctional);
 }
 
 Value Builder::select(const Value& pred, const Value& on_true, const Value& on_false) {
   impl_->graph.check("select", pred);
   Values xs = {on_true, on_false};
-  check_same(impl_->graph, "select", xs);
+  Type type = check_same(impl_->graph, "select", xs);
   if (pred.dtype() != DType::kBool) fail("select", "a bool predicate", pred.type());
-  Values all = {pred, xs[0], xs[1]};
-  if (pred.rank() != 0) unify_shapes("select", all);
-  return impl_->graph.emit1("stablehlo.select", all, all[1].type());
+  Values all = {xs[0], xs[1], pred};
+  if (pred.rank() != 0) type = unify_shapes("select", all);
+  return impl_->graph.emit1("stablehlo.select", {pred, xs[0], xs[1]}, type);
 }
 
 Value Builder::clamp(const Value& low, const Value& x, const Value& high) {
@@ -190,12 +188,13 @@ Value Builder::clamp(const Value& low, const Value& x, const Value& high) {
   check_dtype("clamp", x, kBits | kReal);
   // The bounds are both scalars or both shaped like x.
   Values xs = {low, x, high};
+  Type type = x.type();
   if (low.rank() != 0 || high.rank() != 0) {
-    if (low.rank() == 0) xs[0] = broadcast_like(low, x);
-    if (high.rank() == 0) xs[2] = broadcast_like(high, x);
-    unify_shapes("clamp", xs);
+    if (low.rank() == 0) xs[0] = broadcast_to(low, x.dims());
+    if (high.rank() == 0) xs[2] = broadcast_to(high, x.dims());
+    type = unify_shapes("clamp", xs);
   }
-  return graph.emit1("stablehlo.clamp", xs, xs[1].type());
+  return graph.emit1("stablehlo.clamp", xs, type);
 }
 
 Value Builder::convert(const Value& x, DType dtype) {
@@ -212,18 +211,26 @@ Value Builder::bitcast_convert(const Value& x, const Type& type) {
   bool ok = (from.dtype == DType::kBool) == (type.dtype == DType::kBool) &&
             is_complex(from.dtype) == is_complex(type.dtype);
   if (from_bytes == to_bytes) {
-    ok = ok && from.dims == type.dims && from.bounds == type.bounds;
+    ok = ok && from.dims == type.dims;
   } else {
     // The wider side lacks a last dimension that holds its pieces.
     const Type& wide = from_bytes > to_bytes ? from : type;
     const Type& narrow = from_bytes > to_bytes ? type : from;
     Dims expected = wide.dims;
     expected.push_back(dtype_bytes(wide.dtype) / dtype_bytes(narrow.dtype));
-    ok = ok && from.is_static() && type.is_static() && narrow.dims == expected;
+    ok = ok && narrow.dims == expected;
   }
   if (!ok) fail("bitcast_convert", "a type with the bits of " + from.str(), type);
-  if (from == type) return x;
-  return impl_->graph.emit1("stablehlo.bitcast_convert", {x}, type, {}, Form::kFunctional);
+  if (from.dtype == type.dtype && from.dims == type.dims) return x;
+  // A dimension of pieces is last; where it goes, it was whole.
+  Axes axes = axes_of(from);
+  if (from_bytes < to_bytes && axes.back() != kWhole) {
+    unproven("bitcast_convert", "of pieces", from);
+  }
+  axes.resize(type.dims.size(), kWhole);
+  return impl_->graph.emit1("stablehlo.bitcast_convert", {x},
+                            make_type(type.dtype, type.dims, std::move(axes)), {},
+                            Form::kFunctional);
 }
 
 Value Builder::reduce_precision(const Value& x, int exponent_bits, int mantissa_bits) {

@@ -62,13 +62,13 @@ Value Builder::gather(const Value& operand, const Value& start_indices, const Ga
   Graph& graph = impl_->graph;
   graph.check(op, operand);
   graph.check(op, start_indices);
-  check_static(op, operand);
   check_addressing({op, dims.collapsed_slice_dims, dims.operand_batching_dims,
                     dims.start_indices_batching_dims, dims.start_index_map, dims.index_vector_dim},
                    operand, start_indices);
   check_count(op, "slice sizes for " + operand.type().str(), operand.rank(), slice_sizes.size());
 
   Dims window;  // the slice dimensions that stay
+  Axes window_axes;
   for (int64_t i = 0; i < operand.rank(); ++i) {
     bool dropped =
         contains(dims.collapsed_slice_dims, i) || contains(dims.operand_batching_dims, i);
@@ -77,7 +77,14 @@ Value Builder::gather(const Value& operand, const Value& start_indices, const Ga
       fail(op, "slices within " + operand.type().str() + ", 1 where collapsed",
            list_text(slice_sizes));
     }
-    if (!dropped) window.push_back(slice_sizes[i]);
+    const bool whole = slice_sizes[i] == operand.dims()[i];
+    // One element is taken where the index says, and must count. More may reach beyond.
+    if (operand.type().varies(i) && !whole && slice_sizes[i] > 1) {
+      unproven(op, "of which a part is taken", operand.type());
+    }
+    if (dropped) continue;
+    window.push_back(slice_sizes[i]);
+    window_axes.push_back(whole && slice_sizes[i] > 1 ? axis_of(operand.type(), i) : kWhole);
   }
   check_count(op, "offset dimensions", window.size(), dims.offset_dims.size());
   int64_t batch_rank =
@@ -88,18 +95,24 @@ Value Builder::gather(const Value& operand, const Value& start_indices, const Ga
     fail(op, "sorted offset dimensions", list_text(dims.offset_dims));
   }
 
-  Dims out, bounds;
+  Dims out;
+  Axes axes;
   int64_t batch = 0, offset = 0;
   const Type& from = start_indices.type();
   for (int64_t i = 0; i < rank; ++i) {
     if (contains(dims.offset_dims, i)) {
-      out.push_back(window[offset++]);
-      bounds.push_back(kDynamic);
+      out.push_back(window[offset]);
+      axes.push_back(window_axes[offset++]);
       continue;
     }
     if (batch == dims.index_vector_dim) ++batch;
     out.push_back(from.dims[batch]);
-    bounds.push_back(bound_or_dynamic(from, batch));
+    int32_t axis = axis_of(from, batch);
+    for (size_t k = 0; k < dims.start_indices_batching_dims.size(); ++k) {
+      if (dims.start_indices_batching_dims[k] != batch) continue;
+      axis = unify_dim(op, operand, dims.operand_batching_dims[k], start_indices, batch);
+    }
+    axes.push_back(axis);
     ++batch;
   }
   std::string text = "dimension_numbers = #stablehlo.gather<";
@@ -112,7 +125,7 @@ Value Builder::gather(const Value& operand, const Value& start_indices, const Ga
   text.append(", indices_are_sorted = ").append(bool_text(indices_are_sorted));
   text += ", slice_sizes = " + array_attribute(slice_sizes);
   return graph.emit1("stablehlo.gather", {operand, start_indices},
-                     make_type(operand.dtype(), out, bounds), std::move(text));
+                     make_type(operand.dtype(), std::move(out), std::move(axes)), std::move(text));
 }
 
 Value Builder::scatter(const Value& operand, const Value& indices, const Value& updates,
@@ -120,10 +133,7 @@ Value Builder::scatter(const Value& operand, const Value& indices, const Value& 
                        bool unique_indices) {
   constexpr std::string_view op = "scatter";
   Graph& graph = impl_->graph;
-  for (const Value* v : {&operand, &indices, &updates}) {
-    graph.check(op, *v);
-    check_static(op, *v);
-  }
+  for (const Value* v : {&operand, &indices, &updates}) graph.check(op, *v);
   check_addressing(
       {op, dims.inserted_window_dims, dims.input_batching_dims, dims.scatter_indices_batching_dims,
        dims.scatter_dims_to_operand_dims, dims.index_vector_dim},
@@ -141,19 +151,45 @@ Value Builder::scatter(const Value& operand, const Value& indices, const Value& 
   size_t batch_rank = indices.rank() - (dims.index_vector_dim < indices.rank() ? 1 : 0);
   check_count(op, "update dimensions", batch_rank + dims.update_window_dims.size(), updates.rank());
   size_t window = 0;
+  Axes axes = axes_of(operand.type());
   for (int64_t i = 0; i < operand.rank(); ++i) {
     if (contains(dims.inserted_window_dims, i) || contains(dims.input_batching_dims, i)) continue;
-    if (updates.dims()[dims.update_window_dims[window++]] > operand.dims()[i]) {
+    const int64_t at = dims.update_window_dims[window++];
+    if (updates.dims()[at] > operand.dims()[i]) {
       fail(op, "update windows within " + operand.type().str(), updates.type());
     }
+    if (updates.dims()[at] == operand.dims()[i]) {
+      axes[i] = join_axes(op, axes[i], axis_of(updates.type(), at), operand.type());
+    } else if (updates.type().varies(at)) {
+      unproven(op, "of which a part is written", updates.type());
+    }
   }
+  // Where an index or its update does not count, nothing is written: -1 is nowhere.
+  Value where = indices;
   int64_t batch = 0;
   for (int64_t i = 0; i < updates.rank(); ++i) {
     if (contains(dims.update_window_dims, i)) continue;
     if (batch == dims.index_vector_dim) ++batch;
-    if (updates.dims()[i] != indices.dims()[batch++]) {
+    if (updates.dims()[i] != indices.dims()[batch]) {
       fail(op, "updates batched like the indices " + indices.type().str(), updates.type());
     }
+    int32_t axis = unify_dim(op, updates, i, indices, batch);
+    for (size_t k = 0; k < dims.scatter_indices_batching_dims.size(); ++k) {
+      if (dims.scatter_indices_batching_dims[k] != batch) continue;
+      const int64_t in = dims.input_batching_dims[k];
+      axes[in] = axis = join_axes(op, axis, axes[in], operand.type());
+    }
+    where = impl_->with_axis(where, batch, axis);
+    ++batch;
+  }
+  if (!where.type().is_static()) {
+    if (is_unsigned(where.dtype()) || dims.scatter_dims_to_operand_dims.empty()) {
+      unproven(op, "at these indices", where.type());
+    }
+    Dims all;
+    for (int64_t d = 0; d < where.rank(); ++d) all.push_back(d);
+    where = fill_rest(where, splat_int(-1, Type(where.dtype(), {})), all);
+    indices_are_sorted = unique_indices = false;
   }
 
   Type scalar_type(operand.dtype(), {});
@@ -171,8 +207,9 @@ Value Builder::scatter(const Value& operand, const Value& indices, const Value& 
   append_list(text, "scatter_dims_to_operand_dims", dims.scatter_dims_to_operand_dims);
   text += "index_vector_dim = " + std::to_string(dims.index_vector_dim) + ">";
   text.append(", unique_indices = ").append(bool_text(unique_indices));
-  return graph.emit1("stablehlo.scatter", {operand, indices, updates}, operand.type(),
-                     std::move(text), Form::kGeneric, {region});
+  return graph.emit1("stablehlo.scatter", {operand, where, updates},
+                     make_type(operand.dtype(), operand.dims(), std::move(axes)), std::move(text),
+                     Form::kGeneric, {region});
 }
 
 }  // namespace torch_tpu::stablehlo

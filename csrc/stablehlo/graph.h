@@ -18,6 +18,7 @@ enum class Form : uint8_t {
   kSameType,    // name %a, %b : T
   kFunctional,  // name %a, %b<attributes> : (A, B) -> C
   kConstant,    // stablehlo.constant <attributes> : T
+  kAlias,       // not printed: the operand itself, of which other elements are said to count
 };
 
 struct Instruction {
@@ -83,9 +84,8 @@ class Graph {
 std::string_view short_name(std::string_view name);  // stablehlo.add -> add
 [[noreturn]] void fail(std::string_view op, std::string_view expected, std::string_view got);
 [[noreturn]] void fail(std::string_view op, std::string_view expected, const Type& got);
-// Throws for negative dimensions that no bound explains, and for bounds that do not fit.
-void check_type(std::string_view op, const Type& type);
-void check_static(std::string_view op, const Value& x);
+void check_type(std::string_view op, const Type& type);  // throws for negative dimensions
+void check_static(std::string_view op, const Value& x);  // throws where a dimension varies
 void check_scalar(std::string_view op, const Value& x, DType dtype);
 // Throws unless `dims` are distinct dimensions of a type with this rank.
 void check_dims(std::string_view op, const Dims& dims, int64_t rank);
@@ -99,14 +99,11 @@ std::string pairs_attribute(const Dims& first, const Dims& second);  // dense<[[
 std::string quoted(std::string_view text);                           // "..." with escapes
 std::string int_attribute(int64_t value);                            // 1 : i64
 
-// --- types
-// ---------------------------------------------------------------------------------------- The
-// extent to allocate: the bound where the dimension is dynamic.
-int64_t extent(const Type& type, int64_t dim);
-int64_t bound_or_dynamic(const Type& type, int64_t dim);  // an entry for Type::bounds
-bool is_dynamic(const Type& type, int64_t dim);
-// A type from dims and bounds; bounds that bound nothing are dropped.
-Type make_type(DType dtype, Dims dims, Dims bounds);
+// --- types --------------------------------------------------------------------------------------
+int32_t axis_of(const Type& type, int64_t dim);  // or kWhole
+Axes axes_of(const Type& type);                  // an entry per dimension
+// A type whose axes are dropped where nothing varies.
+Type make_type(DType dtype, Dims dims, Axes axes);
 Type with_dtype(const Type& type, DType dtype);
 std::vector<Type> types_of(const Values& xs);
 std::string types_text(const std::vector<Type>& types);

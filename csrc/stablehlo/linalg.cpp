@@ -1,4 +1,6 @@
 // Builder: fft, matrix factorisations and random bits.
+#include <algorithm>
+
 #include "csrc/stablehlo/builder_impl.h"
 
 namespace torch_tpu::stablehlo {
@@ -12,8 +14,15 @@ void check_wide(std::string_view op, const Value& x) {
   }
 }
 
+// Matrices do not vary; batches of them may.
+void check_matrices(std::string_view op, const Value& x) {
+  for (int64_t d = std::max<int64_t>(x.rank() - 2, 0); d < x.rank(); ++d) {
+    if (x.type().varies(d)) unproven(op, "of a matrix", x.type());
+  }
+}
+
 void check_square(std::string_view op, const Value& x) {
-  check_static(op, x);
+  check_matrices(op, x);
   if (x.rank() < 2 || x.dims()[x.rank() - 1] != x.dims()[x.rank() - 2]) {
     fail(op, "square matrices", x.type());
   }
@@ -24,7 +33,6 @@ void check_square(std::string_view op, const Value& x) {
 Value Builder::fft(const Value& x, FftType type, const Dims& lengths) {
   static constexpr std::string_view kNames[] = {"FFT", "IFFT", "RFFT", "IRFFT"};
   impl_->graph.check("fft", x);
-  check_static("fft", x);
   check_wide("fft", x);
   if (lengths.empty() || lengths.size() > 3 || static_cast<int64_t>(lengths.size()) > x.rank()) {
     fail("fft", "1 to 3 lengths for " + x.type().str(), list_text(lengths));
@@ -36,6 +44,7 @@ Value Builder::fft(const Value& x, FftType type, const Dims& lengths) {
   Type out = x.type();
   int64_t first = x.rank() - static_cast<int64_t>(lengths.size()), last = x.rank() - 1;
   for (int64_t i = first; i <= last; ++i) {
+    if (x.type().varies(i)) unproven("fft", "transformed", x.type());
     int64_t length = lengths[i - first];
     bool halved = type == FftType::kIrfft && i == last;
     int64_t expected = halved ? length / 2 + 1 : length;
@@ -72,7 +81,7 @@ Value Builder::triangular_solve(const Value& a, const Value& b, bool left_side, 
   impl_->graph.check(op, b);
   check_wide(op, a);
   check_square(op, a);
-  check_static(op, b);
+  check_matrices(op, b);
   bool match = a.dtype() == b.dtype() && a.rank() == b.rank();
   for (int64_t i = 0; match && i < a.rank() - 2; ++i) match = a.dims()[i] == b.dims()[i];
   match = match && b.dims()[b.rank() - (left_side ? 2 : 1)] == a.dims()[a.rank() - 1];
@@ -85,10 +94,12 @@ Value Builder::triangular_solve(const Value& a, const Value& b, bool left_side, 
   auto flag = [](std::string_view name, bool value) {
     return std::string(name) + (value ? " = true, " : " = false, ");
   };
-  return impl_->graph.emit1("stablehlo.triangular_solve", {matrix, b}, b.type(),
-                            flag("left_side", left_side) + flag("lower", lower) +
-                                "transpose_a = #stablehlo<transpose " + std::string(transpose) +
-                                ">, unit_diagonal = " + (unit_diagonal ? "true" : "false"));
+  Axes axes = axes_of(b.type());
+  for (int64_t d = 0; d + 2 < b.rank(); ++d) axes[d] = unify_dim(op, a, d, b, d);
+  return impl_->graph.emit1(
+      "stablehlo.triangular_solve", {matrix, b}, make_type(b.dtype(), b.dims(), std::move(axes)),
+      flag("left_side", left_side) + flag("lower", lower) + "transpose_a = #stablehlo<transpose " +
+          std::string(transpose) + ">, unit_diagonal = " + (unit_diagonal ? "true" : "false"));
 }
 
 Values Builder::rng_bit_generator(const Value& state, const Type& bits, RngAlgorithm algorithm) {

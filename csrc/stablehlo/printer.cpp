@@ -91,6 +91,11 @@ std::string Printer::print(const Function& function) {
 void Printer::print_block(const Block& block, int indent) {
   for (int32_t index : block.instructions) {
     if (!live_[index]) continue;
+    const Instruction& instruction = graph_.instructions[index];
+    if (instruction.form == Form::kAlias) {
+      names_[instruction.first_result] = names_[instruction.operands[0]];
+      continue;
+    }
     out_.append(indent, ' ');
     print_instruction(graph_.instructions[index], indent);
     out_ += '\n';
@@ -159,6 +164,7 @@ void Printer::print_instruction(const Instruction& instruction, int indent) {
       print_type(*result);
       return;
     case Form::kGeneric:
+    case Form::kAlias:
       break;
   }
   out_.append("\"").append(instruction.name).append("\"(");
@@ -205,10 +211,6 @@ void Printer::print_result_types(const Instruction& instruction) {
 }
 
 void Printer::print_type(const Type& type) {
-  if (!type.bounds.empty()) {
-    out_ += type.str();
-    return;
-  }
   out_ += "tensor<";
   char text[24];
   for (int64_t d : type.dims) {

@@ -6,7 +6,7 @@ namespace {
 
 Dims or_ones(const Dims& values, size_t count) { return values.empty() ? Dims(count, 1) : values; }
 
-void check_inits(Graph& graph, std::string_view op, Values& xs, const Values& inits) {
+Type check_inits(Graph& graph, std::string_view op, const Values& xs, const Values& inits) {
   if (xs.empty()) fail(op, "at least one operand", "none");
   check_count(op, "init values", xs.size(), inits.size());
   for (size_t i = 0; i < xs.size(); ++i) {
@@ -14,7 +14,7 @@ void check_inits(Graph& graph, std::string_view op, Values& xs, const Values& in
     graph.check(op, inits[i]);
     check_scalar(op, inits[i], xs[i].dtype());
   }
-  unify_shapes(op, xs);
+  return unify_shapes(op, xs);
 }
 
 int32_t combiner(Graph& graph, std::string_view op, const Values& inits, const Region& body) {
@@ -62,19 +62,15 @@ int64_t window_count(int64_t size, const Window& w, size_t i) {
   return padded < window ? 0 : (padded - window) / w.strides[i] + 1;
 }
 
-Dims window_dims(std::string_view op, const Type& x, const Window& w) {
+Dims window_dims(const Type& x, const Window& w) {
   Dims dims;
-  for (int64_t i = 0; i < x.rank(); ++i) {
-    if (is_dynamic(x, i)) {
-      bool trivial = w.sizes[i] == 1 && w.strides[i] == 1 && w.padding_low[i] == 0 &&
-                     w.padding_high[i] == 0 && w.base_dilation[i] == 1;
-      if (!trivial) fail(op, "no window over dynamic dimensions", x);
-      dims.push_back(kDynamic);
-    } else {
-      dims.push_back(window_count(x.dims[i], w, i));
-    }
-  }
+  for (size_t i = 0; i < x.dims.size(); ++i) dims.push_back(window_count(x.dims[i], w, i));
   return dims;
+}
+
+bool is_trivial(const Window& w, size_t i) {
+  return w.sizes[i] == 1 && w.strides[i] == 1 && w.padding_low[i] == 0 && w.padding_high[i] == 0 &&
+         w.base_dilation[i] == 1;
 }
 
 }  // namespace
@@ -101,6 +97,19 @@ Region reduction_body(std::string_view op, Builder& b, Reduction kind) {
   };
 }
 
+int32_t Builder::Impl::window_axis(std::string_view op, const Type& x, int64_t dim, int64_t extent,
+                                   int64_t reach, int64_t stride, int64_t padding,
+                                   int64_t base_dilation) {
+  Size n = prefix_size(op, x, dim);
+  if (base_dilation != 1) n = n * base_dilation + (1 - base_dilation);
+  // (n + padding - reach) / stride + 1, and none where the window is longer than that.
+  const Size places = n + (padding - reach + stride);
+  // Only a window that is longer than its padding can find nothing at all.
+  const bool always = padding - reach + stride >= 0;
+  const Size some = always ? places : derived(Number::Kind::kMax, places, 0);
+  return prefix(extent, derived(Number::Kind::kFloorDiv, some, stride));
+}
+
 Value Builder::reduce(const Value& x, const Value& init, const Dims& dims, Reduction kind) {
   return reduce({x}, {init}, dims, reduction_body("reduce", *this, kind))[0];
 }
@@ -108,20 +117,24 @@ Value Builder::reduce(const Value& x, const Value& init, const Dims& dims, Reduc
 Values Builder::reduce(const Values& xs, const Values& inits, const Dims& dims,
                        const Region& body) {
   Values operands = xs;
-  check_inits(impl_->graph, "reduce", operands, inits);
-  const Type& shape = operands[0].type();
+  const Type shape = check_inits(impl_->graph, "reduce", operands, inits);
   check_dims("reduce", dims, shape.rank());
   if (dims.empty()) return xs;
   std::vector<bool> gone(shape.rank(), false);
   for (int64_t d : dims) gone[d] = true;
-  Dims kept, bounds;
+  Dims kept;
+  Axes axes;
   for (int64_t d = 0; d < shape.rank(); ++d) {
     if (gone[d]) continue;
     kept.push_back(shape.dims[d]);
-    bounds.push_back(bound_or_dynamic(shape, d));
+    axes.push_back(axis_of(shape, d));
   }
   std::vector<Type> results;
-  for (const Value& x : operands) results.push_back(make_type(x.dtype(), kept, bounds));
+  for (const Value& x : operands) results.push_back(make_type(x.dtype(), kept, axes));
+  for (size_t i = 0; i < operands.size() && !shape.is_static(); ++i) {
+    for (int64_t d : dims) operands[i] = impl_->with_axis(operands[i], d, axis_of(shape, d));
+    operands[i] = fill_rest(operands[i], inits[i], dims);
+  }
   int32_t region = combiner(impl_->graph, "reduce", inits, body);
   return impl_->graph.emit("stablehlo.reduce", joined(operands, inits), results,
                            "dimensions = " + array_attribute(dims), Form::kGeneric, {region});
@@ -136,12 +149,21 @@ Values Builder::reduce_window(const Values& xs, const Values& inits, const Windo
                               const Region& body) {
   constexpr std::string_view op = "reduce_window";
   Values operands = xs;
-  check_inits(impl_->graph, op, operands, inits);
-  const Type& shape = operands[0].type();
+  const Type shape = check_inits(impl_->graph, op, operands, inits);
   Window w = full_window(op, shape, window);
-  Dims dims = window_dims(op, shape, w);
+  Dims dims = window_dims(shape, w);
+  Axes axes = axes_of(shape);
+  for (int64_t d = 0; d < shape.rank(); ++d) {
+    if (!shape.varies(d) || is_trivial(w, d)) continue;
+    axes[d] =
+        impl_->window_axis(op, shape, d, dims[d], (w.sizes[d] - 1) * w.window_dilation[d] + 1,
+                           w.strides[d], w.padding_low[d] + w.padding_high[d], w.base_dilation[d]);
+    for (size_t i = 0; i < operands.size(); ++i) {
+      operands[i] = fill_rest(impl_->with_axis(operands[i], d, axis_of(shape, d)), inits[i], {d});
+    }
+  }
   std::vector<Type> results;
-  for (const Value& x : operands) results.push_back(make_type(x.dtype(), dims, shape.bounds));
+  for (const Value& x : operands) results.push_back(make_type(x.dtype(), dims, axes));
   int32_t region = combiner(impl_->graph, op, inits, body);
   return impl_->graph.emit("stablehlo.reduce_window", joined(operands, inits), results,
                            "base_dilations = " + array_attribute(w.base_dilation) +
@@ -158,21 +180,29 @@ Value Builder::select_and_scatter(const Value& operand, const Value& source, con
   Graph& graph = impl_->graph;
   for (const Value* v : {&operand, &source, &init}) graph.check(op, *v);
   check_scalar(op, init, operand.dtype());
-  check_static(op, operand);
   Window w = full_window(op, operand.type(), window);
   if (w.base_dilation != or_ones({}, w.sizes.size()) ||
       w.window_dilation != or_ones({}, w.sizes.size())) {
     fail(op, "no dilation", list_text(w.window_dilation));
   }
-  Type expected(operand.dtype(), window_dims(op, operand.type(), w));
-  if (source.type() != expected) fail(op, "a source of type " + expected.str(), source.type());
+  Type expected(operand.dtype(), window_dims(operand.type(), w));
+  if (source.dtype() != expected.dtype || source.dims() != expected.dims) {
+    fail(op, "a source of type " + expected.str(), source.type());
+  }
+  Axes axes = axes_of(operand.type());
+  for (int64_t d = 0; d < operand.rank(); ++d) {
+    if (!operand.type().varies(d) && !source.type().varies(d)) continue;
+    if (!is_trivial(w, d)) unproven(op, "under a window", operand.type());
+    axes[d] = unify_dim(op, operand, d, source, d);
+  }
   Type scalar_type(operand.dtype(), {});
   int32_t select_region = graph.region(
       op, {scalar_type, scalar_type},
       [&](const Values& v) -> Values { return {compare(select, v[0], v[1])}; }, true);
   int32_t scatter_region =
       graph.region(op, {scalar_type, scalar_type}, reduction_body(op, *this, scatter), true);
-  return graph.emit1("stablehlo.select_and_scatter", {operand, source, init}, operand.type(),
+  return graph.emit1("stablehlo.select_and_scatter", {operand, source, init},
+                     make_type(operand.dtype(), operand.dims(), std::move(axes)),
                      "padding = " + pairs_attribute(w.padding_low, w.padding_high) +
                          ", window_dimensions = " + array_attribute(w.sizes) +
                          ", window_strides = " + array_attribute(w.strides),

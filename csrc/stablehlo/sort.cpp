@@ -8,10 +8,21 @@ Values Builder::sort(const Values& xs, int64_t dim, bool stable, const Region& c
   if (xs.empty()) fail("sort", "at least one operand", "none");
   Values operands = xs;
   for (const Value& x : operands) graph.check("sort", x);
-  unify_shapes("sort", operands);
-  check_dim("sort", dim, operands[0].rank());
-  if (is_dynamic(operands[0].type(), dim)) {
-    fail("sort", "a static dimension to sort", operands[0].type());
+  const Type shape = unify_shapes("sort", operands);
+  check_dim("sort", dim, shape.rank());
+  if (shape.varies(dim)) {
+    // What does not count goes last: one more operand says so, and is compared first.
+    impl_->prefix_size("sort", shape, dim);
+    const Value rest = not_(counts(impl_->with_axis(operands[0], dim, axis_of(shape, dim)), dim));
+    Values with_rest = {convert(rest, DType::kS32)};
+    for (const Value& x : operands) with_rest.push_back(impl_->with_axis(x, dim, kWhole));
+    Values out = sort(with_rest, dim, stable, [&](const Values& v) -> Values {
+      const Value before = comparator(Values(v.begin() + 2, v.end()))[0];
+      return {select(eq(v[0], v[1]), before, lt(v[0], v[1]))};
+    });
+    out.erase(out.begin());
+    for (Value& x : out) x = impl_->with_axis(x, dim, axis_of(shape, dim));
+    return out;
   }
   std::vector<Type> arguments;
   for (const Value& x : operands) {
@@ -24,13 +35,13 @@ Values Builder::sort(const Values& xs, int64_t dim, bool stable, const Region& c
   }
   std::string text = "dimension = " + int_attribute(dim);
   text += stable ? ", is_stable = true" : ", is_stable = false";
-  return graph.emit("stablehlo.sort", operands, types_of(operands), std::move(text), Form::kGeneric,
-                    {region});
+  std::vector<Type> results;
+  for (const Value& x : operands) results.push_back(with_dtype(shape, x.dtype()));
+  return graph.emit("stablehlo.sort", operands, results, std::move(text), Form::kGeneric, {region});
 }
 
 Values Builder::top_k(const Value& x, int64_t k) {
   impl_->graph.check("top_k", x);
-  check_static("top_k", x);
   if (x.rank() == 0) fail("top_k", "at least one dimension", x.type());
   if (is_complex(x.dtype()) || x.dtype() == DType::kBool) {
     fail("top_k", "integer or float", x.type());
@@ -39,9 +50,15 @@ Values Builder::top_k(const Value& x, int64_t k) {
   if (k < 0 || k > x.dims()[last]) {
     fail("top_k", "k up to " + std::to_string(x.dims()[last]), std::to_string(k));
   }
-  Type values = x.type();
+  Value filled = x;
+  if (x.type().varies(last)) {
+    // Of equals the first wins, so what does not count is never taken while enough does.
+    impl_->prefix_size("top_k", x.type(), last);
+    filled = fill_rest(x, lowest(x.dtype()), {last});
+  }
+  Type values = filled.type();
   values.dims[last] = k;
-  return impl_->graph.emit("chlo.top_k", {x}, {values, with_dtype(values, DType::kS32)},
+  return impl_->graph.emit("chlo.top_k", {filled}, {values, with_dtype(values, DType::kS32)},
                            "k = " + int_attribute(k));
 }
 

@@ -52,26 +52,16 @@ int64_t product(const Dims& dims) {
   return n;
 }
 
-int64_t Type::numel() const {
-  if (!is_static()) throw std::invalid_argument("[numel] expected a static type, got " + str());
-  return product(dims);
-}
+int64_t Type::numel() const { return product(dims); }
 
 std::string Type::str() const {
   std::string out = "tensor<";
-  for (int64_t d : dims) {
-    out += d == kDynamic ? "?" : std::to_string(d);
+  for (size_t i = 0; i < dims.size(); ++i) {
+    if (varies(static_cast<int64_t>(i))) out += "<=";
+    out += std::to_string(dims[i]);
     out += 'x';
   }
   out += dtype_name(dtype);
-  if (!bounds.empty()) {
-    out += ", #stablehlo.bounds<";
-    for (size_t i = 0; i < bounds.size(); ++i) {
-      if (i > 0) out += ", ";
-      out += bounds[i] == kDynamic ? "?" : std::to_string(bounds[i]);
-    }
-    out += '>';
-  }
   out += '>';
   return out;
 }

@@ -41,21 +41,28 @@ bool is_signed_integer(DType dtype);
 DType real_of(DType complex_dtype);  // c64 -> f32; a real dtype is returned as it is
 DType complex_of(DType real_dtype);  // f32 -> c64, f64 -> c128
 
-// A ranked tensor type. `bounds` is empty for static types; otherwise it has one entry per
-// dimension, the upper bound where dims[i] is dynamic (dims[i] == kDynamic) and kDynamic elsewhere.
-inline constexpr int64_t kDynamic = -1;
+// A ranked tensor type. Shapes are static: `dims` is what is allocated. Of a dimension that
+// *varies* only some elements count, and how many is known when the program runs; the others are
+// undefined. `axes` is empty where nothing varies; otherwise it has one entry per dimension, the
+// number of an axis of the Builder (csrc/stablehlo/axis.h) or kWhole. The text of a type does not
+// show it.
+inline constexpr int32_t kWhole = -1;
+using Axes = std::vector<int32_t>;
 
 struct Type {
   DType dtype = DType::kF32;
   Dims dims;
-  Dims bounds;
+  Axes axes;
 
   Type() = default;
   Type(DType dtype, Dims dims) : dtype(dtype), dims(std::move(dims)) {}
 
   int64_t rank() const { return static_cast<int64_t>(dims.size()); }
-  int64_t numel() const;  // of a static type
-  bool is_static() const { return bounds.empty(); }
+  int64_t numel() const;  // of what is allocated
+  bool is_static() const { return axes.empty(); }
+  bool varies(int64_t dim) const {
+    return !axes.empty() && axes[static_cast<size_t>(dim)] != kWhole;
+  }
   std::string str() const;  // tensor<2x3xf32>
   bool operator==(const Type&) const = default;
 };

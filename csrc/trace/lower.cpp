@@ -38,6 +38,7 @@ class NodeLowering {
 
   NodeOutputs run() {
     read_tensors();
+    check_bounded();
     fill_source();
     std::vector<Type> expected;
     for (const Result& result : node_.results) {
@@ -109,6 +110,24 @@ class NodeLowering {
       if (tensor.conj) value = b_.conj(value);
       if (tensor.neg) value = b_.negate(value);
       reads_.push_back(value);
+    }
+  }
+
+  void check_bounded() {
+    using ops::Bounded;
+    for (const Value& read : reads_) {
+      if (!read.defined() || read.type().is_static()) continue;
+      bool gaps = false, batch = true;
+      for (int64_t d = 0; d < read.rank(); ++d) {
+        if (!read.type().varies(d)) continue;
+        batch = batch && d == 0;
+        const stablehlo::Axis& axis = b_.axis(read, d);
+        for (size_t i = 1; i < axis.size(); ++i) gaps = gaps || axis[i].varies;
+      }
+      const Bounded needed = gaps ? Bounded::kAny : batch ? Bounded::kBatch : Bounded::kPrefix;
+      if (node_.entry->bounded >= needed) continue;
+      throw stablehlo::Unproven(node_.name + " is not proven where dimensions vary" +
+                                (gaps ? " and were merged, " : ", ") + read.type().str());
     }
   }
 

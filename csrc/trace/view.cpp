@@ -44,7 +44,17 @@ bool is_row_major(ShapeRef dims, ShapeRef strides) {
   return true;
 }
 
-Value flatten(const Value& x) { return x.builder().reshape(x, {x.numel()}); }
+int64_t extents(const Value& x) { return stablehlo::product(x.dims()); }
+
+Value flatten(const Value& x) { return x.builder().reshape(x, {extents(x)}); }
+
+// Elements picked one by one: which of them count is not known.
+void expect_whole(const Value& x) {
+  if (!x.type().is_static()) {
+    throw stablehlo::Unproven("[view] a dimension that varies in a view of odd strides, " +
+                              x.type().str());
+  }
+}
 
 // The same bytes as elements of another dtype, in storage order; keeps the shape where it can.
 Value reinterpret(const Value& x, DType dtype) {
@@ -64,7 +74,7 @@ Value reinterpret(const Value& x, DType dtype) {
   }
   if (stablehlo::is_complex(dtype)) {
     const Value parts = reinterpret(flatten(x), stablehlo::real_of(dtype));
-    const Value pairs = b.reshape(parts, {parts.numel() / 2, 2});
+    const Value pairs = b.reshape(parts, {extents(parts) / 2, 2});
     const int64_t n = pairs.dim(0);
     return b.complex(b.reshape(b.slice_dim(pairs, 1, 0, 1), {n}),
                      b.reshape(b.slice_dim(pairs, 1, 1, 2), {n}));
@@ -78,7 +88,7 @@ Value reinterpret(const Value& x, DType dtype) {
     return b.bitcast_convert(x, Type(dtype, dims));
   }
   const int64_t ratio = to / from;
-  const int64_t n = x.numel() / ratio;
+  const int64_t n = extents(x) / ratio;
   const Value whole = b.slice(flatten(x), {0}, {n * ratio});
   return b.bitcast_convert(b.reshape(whole, {n, ratio}), Type(dtype, {n}));
 }
@@ -138,13 +148,13 @@ Box find_box(int64_t n, const Geometry& view) {
 
 Value pad_flat(const Value& flat, int64_t size) {
   Builder& b = flat.builder();
-  if (flat.numel() == size) return flat;
-  return b.pad(flat, b.splat(0, Type(flat.dtype(), {})), {0}, {size - flat.numel()});
+  if (extents(flat) == size) return flat;
+  return b.pad(flat, b.splat(0, Type(flat.dtype(), {})), {0}, {size - extents(flat)});
 }
 
 Value to_box(const Value& storage, const Box& box) {
   Builder& b = storage.builder();
-  if (storage.numel() == box.padded) return b.reshape(storage, box.shape);
+  if (extents(storage) == box.padded) return b.reshape(storage, box.shape);
   return b.reshape(pad_flat(flatten(storage), box.padded), box.shape);
 }
 
@@ -167,6 +177,7 @@ Value positions(Builder& b, const Geometry& view) {
 }
 
 Value gather_view(const Value& storage, const Geometry& view) {
+  expect_whole(storage);
   Builder& b = storage.builder();
   const Value index = positions(b, view);
   Dims with_vector = index.dims();
@@ -179,6 +190,8 @@ Value gather_view(const Value& storage, const Geometry& view) {
 }
 
 Value scatter_view(const Value& storage, const Geometry& view, const Value& update) {
+  expect_whole(storage);
+  expect_whole(update);
   Builder& b = storage.builder();
   const int64_t n = update.numel();
   stablehlo::ScatterDims dims;
@@ -204,7 +217,7 @@ Value read_view(const Value& base, ShapeRef base_strides, const Geometry& view, 
     storage = b.transpose(base, storage_order(base.dims(), base_strides));
   }
   storage = reinterpret(storage, dtype);
-  const Box box = find_box(storage.numel(), view);
+  const Box box = find_box(extents(storage), view);
   if (!box.valid) return gather_view(storage, view);
 
   Value x = b.slice(to_box(storage, box), box.starts, box.limits);
@@ -218,7 +231,7 @@ Value read_view(const Value& base, ShapeRef base_strides, const Geometry& view, 
     return box.order[static_cast<size_t>(a)] < box.order[static_cast<size_t>(c)];
   });
   x = b.transpose(x, permutation);
-  if (x.numel() == stablehlo::product(sizes)) return b.reshape(x, sizes);
+  if (extents(x) == stablehlo::product(sizes)) return b.reshape(x, sizes);
   Dims broadcast_dims = box.order;
   std::sort(broadcast_dims.begin(), broadcast_dims.end());
   return b.broadcast_in_dim(x, sizes, broadcast_dims);
@@ -232,12 +245,12 @@ Value write_view(const Value& base, ShapeRef base_strides, const Geometry& view,
       ShapeRef(view.strides) == base_strides) {
     return update;
   }
-  if (update.numel() == 0) return base;
+  if (extents(update) == 0) return base;
   const bool row_major = is_row_major(base.dims(), base_strides);
   const Dims order = storage_order(base.dims(), base_strides);
   const Value ordered = row_major ? base : b.transpose(base, order);
   const Value storage = reinterpret(ordered, update.dtype());
-  const Box box = find_box(storage.numel(), view);
+  const Box box = find_box(extents(storage), view);
   Value written;
   if (!box.valid) {
     written = scatter_view(storage, view, update);
@@ -267,8 +280,8 @@ Value write_view(const Value& base, ShapeRef base_strides, const Geometry& view,
       written = b.dynamic_update_slice(to_box(storage, box), part, starts);
     }
   }
-  if (written.numel() != storage.numel()) {
-    written = b.slice(flatten(written), {0}, {storage.numel()});
+  if (extents(written) != extents(storage)) {
+    written = b.slice(flatten(written), {0}, {extents(storage)});
   }
   // Back to the base: a narrower view dtype may have split off whole elements only.
   Value back = reinterpret(b.reshape(written, storage.dims()), ordered.dtype());

@@ -48,4 +48,12 @@ def _compile(
 ) -> Any:
     del example_inputs  # the arguments of the first call say more
     torch._dynamo.utils.counters["torch_tpu"][f"graphs_{kind}"] += 1
-    return CompiledGraph(gm, kind, options).function()
+    return CompiledGraph(gm, kind, options, _visible(kind)).function()
+
+
+def _visible(kind: str) -> int | None:
+    """How many results of a forward graph are the caller's; the rest is saved for backward."""
+    context = torch._guards.TracingContext.try_get()
+    if kind != "forward" or context is None or context.fw_metadata is None:
+        return None
+    return context.fw_metadata.num_forward_returns

@@ -14,10 +14,12 @@ import torch
 from torch import fx
 
 from torch_tpu import _C
+from torch_tpu._compile.bounded import BoundedGraph
 from torch_tpu._compile.device_number import DeviceNumber
 from torch_tpu._compile.interpreter import Env, HostPart, NodeError, evaluate
 from torch_tpu._compile.options import Options
 from torch_tpu._compile.plan import DEVICE, CannotPlanError, Plan, make_plan, tensors_of
+from torch_tpu._compile.sizes import UnprovenError
 from torch_tpu._compile.vectorize import vectorize
 
 _log = logging.getLogger("torch_tpu.compile")
@@ -31,7 +33,10 @@ def _is_tensor(value: Any) -> bool:
 class CompiledGraph:
     """Knows the graph and its programs."""
 
-    def __init__(self, gm: fx.GraphModule, kind: str, options: Options) -> None:
+    def __init__(
+        self, gm: fx.GraphModule, kind: str, options: Options, visible: int | None = None
+    ) -> None:
+        """`visible`: how many of the first results the caller sees; the others are for backward."""
         self._gm = gm
         self._options = options
         self._name = f"compiled_{kind}_{next(_serial)}"
@@ -43,6 +48,7 @@ class CompiledGraph:
         self._uploads: list[fx.Node] = []
         self._packs: list[list[fx.Node]] = []
         self._numbers: set[int] = set()  # results of programs that are numbers in the graph
+        self._bounded: BoundedGraph | None = None
         try:
             vectorize(gm)
             self._plan = make_plan(gm)
@@ -77,6 +83,24 @@ class CompiledGraph:
         self._after = HostPart(self._plan.after, outputs)
         needed = [*self._plan.uploads, *outputs, *self._after.inputs]
         self._before = HostPart(self._plan.before, list(dict.fromkeys(needed)))
+        self._bounded = self._bounded_graph(visible)
+
+    def _bounded_graph(self, visible: int | None) -> BoundedGraph | None:
+        plan = self._plan
+        assert plan is not None
+        if not (self._direct and self._options.bounded and BoundedGraph.wanted(plan)):
+            return None
+        try:
+            return BoundedGraph(plan, self._name, visible)
+        except UnprovenError as error:
+            self._give_up_bounds(error)
+            return None
+
+    def _give_up_bounds(self, error: UnprovenError) -> None:
+        """From now on a program per size."""
+        self._bounded = None
+        torch._dynamo.utils.counters["torch_tpu"]["unbounded_graphs"] += 1
+        _log.info("%s: a program per size. The reason: %s", self._name, error)
 
     def function(self) -> Callable[[list[Any]], list[Any]]:
         """What AOTAutograd calls with one list, which it empties."""
@@ -90,7 +114,18 @@ class CompiledGraph:
         def run_parts(args: list[Any]) -> list[Any]:
             return call_slowly(args)
 
+        def run_bounded(args: list[Any]) -> list[Any]:
+            if self._bounded is not None:
+                try:
+                    with torch.no_grad():
+                        return self._bounded(args)
+                except UnprovenError as error:
+                    self._give_up_bounds(error)
+            return run(args)
+
         function: Any = run if self._direct else run_parts
+        if self._bounded is not None:
+            function = run_bounded
         function._boxed_call = True
         return function
 

@@ -17,6 +17,8 @@ class Options:
     fallback: str = "warn"
     # Programs of one graph for different layouts and numbers before it runs op by op.
     max_variants: int = 64
+    # Programs that serve every size up to a bound, where sizes vary.
+    bounded: bool = True
 
     @staticmethod
     def parse(mode: str | None, options: dict[str, Any] | None) -> Options:

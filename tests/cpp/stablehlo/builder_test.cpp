@@ -60,7 +60,7 @@ TEST(BuilderErrors, Function) {
                  "[alias] expected an output of type tensor<2xf32>, got tensor<2xi32>");
   EXPECT_INVALID(b.set_partitions(0, 1), "[set_partitions] expected positive counts, got [0, 1]");
   EXPECT_INVALID(b.parameter(Type(DType::kF32, {-1})),
-                 "[parameter] expected sizes of at least 0 or bounds, got [-1] with bounds []");
+                 "[parameter] expected sizes of at least 0, got [-1]");
   EXPECT_INVALID(b.finish({Value()}), "[finish] expected a value, got an undefined one");
 }
 

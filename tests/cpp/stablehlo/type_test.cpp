@@ -10,9 +10,9 @@ TEST(Type, Spelling) {
   EXPECT_EQ(Type(DType::kBool, {2, 3}).str(), "tensor<2x3xi1>");
   EXPECT_EQ(Type(DType::kC128, {0}).str(), "tensor<0xcomplex<f64>>");
   EXPECT_EQ(Type(DType::kF8E4M3FN, {1}).str(), "tensor<1xf8E4M3FN>");
-  Type bounded(DType::kF32, {kDynamic, 16});
-  bounded.bounds = {128, kDynamic};
-  EXPECT_EQ(bounded.str(), "tensor<?x16xf32, #stablehlo.bounds<128, ?>>");
+  Type varying(DType::kF32, {128, 16});
+  varying.axes = {0, kWhole};
+  EXPECT_EQ(varying.str(), "tensor<<=128x16xf32>");
 }
 
 TEST(Type, Facts) {
@@ -31,13 +31,9 @@ TEST(Type, Facts) {
   EXPECT_INVALID(complex_of(DType::kS8), "[complex_of] expected f32 or f64, got i8");
 }
 
-TEST(Type, CountsOnlyStaticElements) {
+TEST(Type, CountsElements) {
   EXPECT_EQ(Type(DType::kF32, {2, 0, 3}).numel(), 0);
   EXPECT_EQ(Type(DType::kF32, {}).numel(), 1);
-  Type bounded(DType::kF32, {kDynamic});
-  bounded.bounds = {8};
-  EXPECT_INVALID(bounded.numel(),
-                 "[numel] expected a static type, got tensor<?xf32, #stablehlo.bounds<8>>");
 }
 
 TEST(Value, Dimensions) {
