@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import fnmatch
+import itertools
 import json
 import sys
 import warnings
@@ -42,6 +43,7 @@ DEVICE = "tpu"
 # Not comparable for other reasons.
 SKIPPED = {
     "to": "a device among the arguments",
+    "full_like": "a device among the arguments",
     "svd_lowrank": "random",
     "pca_lowrank": "random",
     "native_batch_norm": "CPU saves no statistics in evaluation",
@@ -157,8 +159,9 @@ def check(name: str, dtype: str, most: int) -> Iterator[dict[str, Any]]:
     kind = DTYPES[dtype]
     grad = has_gradient(op, kind)
     for number, sample in enumerate(samples_of(op, kind, most, grad)):
-        for size in sizes_of(sample)[-2:]:
+        for size, with_grad in itertools.product(sizes_of(sample), {grad, False}):
             answer = {"name": name, "dtype": dtype, "sample": number, "size": size}
+            answer["grad"] = with_grad
             try:
                 expected = op(sample.input, *sample.args, **sample.kwargs)
                 if is_random(op, sample, expected):
@@ -166,7 +169,8 @@ def check(name: str, dtype: str, most: int) -> Iterator[dict[str, Any]]:
             except Exception:
                 continue
             try:
-                yield {**answer, "status": "right", "ops": check_sample(op, sample, size, grad)}
+                ops = check_sample(op, sample, size, with_grad)
+                yield {**answer, "status": "right", "ops": ops}
             except UnprovenError as error:
                 yield {**answer, "status": "refused", "why": str(error)[:200]}
             except AssertionError as error:

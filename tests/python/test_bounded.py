@@ -181,6 +181,86 @@ def test_automatic() -> None:
     assert programs() - before == 2  # the first size alone, then all up to 32
 
 
+# What PyTorch's samples do not show: their batches are of one, or their sizes fixed.
+R = torch.randn
+GRADIENTS: dict[str, tuple[Callable[..., Any], Callable[[int], Any]]] = {
+    "rms_norm": (lambda x, w: F.rms_norm(x, (6,), w), lambda n: (R(n, 6), R(6))),
+    "layer_norm": (
+        lambda x, w, b: F.layer_norm(x, (6,), w, b),
+        lambda n: (R(n, 6), R(6), R(6)),
+    ),
+    "batch_norm": (
+        lambda x, w, b: F.batch_norm(x, None, None, w, b, training=True),
+        lambda n: (R(n, 3, 4), R(3), R(3)),
+    ),
+    "linear": (lambda x, w, b: F.linear(x, w, b), lambda n: (R(2, n, 3), R(5, 3), R(5))),
+    "bce": (F.binary_cross_entropy_with_logits, lambda n: (R(n, 3), torch.rand(n, 3))),
+    "max_pool2d": (lambda x: F.max_pool2d(x, 2), lambda n: (R(n, 2, 6, 6),)),
+    "max_pool3d": (lambda x: F.max_pool3d(x, 2), lambda n: (R(n, 2, 4, 4, 4),)),
+    "adaptive_max_pool3d": (
+        lambda x: F.adaptive_max_pool3d(x, 2),
+        lambda n: (R(n, 2, 4, 4, 4),),
+    ),
+    "grid_sample": (
+        lambda x, y: F.grid_sample(x, y, align_corners=False),
+        lambda n: (R(n, 2, 5, 5), torch.rand(n, 4, 4, 2) * 2 - 1),
+    ),
+    "pixel_shuffle": (lambda x: F.pixel_shuffle(x, 2), lambda n: (R(n, 8, 3, 3),)),
+    "pixel_unshuffle": (lambda x: F.pixel_unshuffle(x, 2), lambda n: (R(n, 2, 4, 4),)),
+    **{
+        f"{mode}{rank}": (
+            lambda x, rank=rank, mode=mode: F.pad(x, (1, 2) * rank, mode=mode),
+            lambda n, rank=rank: (R(n, 2, *[5] * rank),),
+        )
+        for mode in ("reflect", "replicate")
+        for rank in (1, 2, 3)
+    },
+}
+
+
+@pytest.mark.parametrize("name", GRADIENTS)
+def test_gradients(name: str) -> None:
+    function, make = GRADIENTS[name]
+    compiled = torch.compile(function, backend="tpu")
+    counters = torch._dynamo.utils.counters["torch_tpu"]
+    refused = counters["unbounded_graphs"]
+    for n in (17, 30):
+        torch.manual_seed(n)
+        given = make(n)
+        on_cpu = [x.clone().requires_grad_() for x in given]
+        on_device = [x.to("tpu").requires_grad_() for x in given]
+        for x in on_device:
+            for dim, size in enumerate(x.shape):
+                if size == n:
+                    torch_tpu.mark_dynamic(x, dim)
+        expected, actual = function(*on_cpu), compiled(*on_device)
+        torch.testing.assert_close(actual.detach().cpu(), expected.detach(), rtol=1e-4, atol=1e-5)
+        tangent = torch.randn(expected.shape)
+        expected.backward(tangent)
+        actual.backward(tangent.to("tpu"))
+        for x, y in zip(on_device, on_cpu, strict=True):
+            torch.testing.assert_close(x.grad.cpu(), y.grad, rtol=1e-4, atol=1e-4)
+    # The gradients of padding are not proven: programs per size.
+    assert counters["unbounded_graphs"] - refused == name.startswith(("reflect", "replicate"))
+
+
+def test_batch_norm_module() -> None:
+    modules = [torch.nn.BatchNorm1d(3) for _ in range(2)]
+    cpu, device = modules[0], modules[1].to("tpu")
+    compiled = torch.compile(device, backend="tpu", dynamic=True)
+    counters = torch._dynamo.utils.counters["torch_tpu"]
+    refused = counters["unbounded_graphs"]
+    for training in (True, False):
+        for module in (cpu, device):
+            module.train(training)
+        for n in (17, 25, 30):
+            x = torch.randn(n, 3, 4)
+            expected, actual = cpu(x), compiled(x.to("tpu"))
+            torch.testing.assert_close(actual.cpu(), expected, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(device.running_var.cpu(), cpu.running_var, rtol=1e-4, atol=1e-5)
+    assert counters["unbounded_graphs"] == refused
+
+
 class Gpt(torch.nn.Module):
     def __init__(self, width: int = 32, heads: int = 2, vocab: int = 50) -> None:
         super().__init__()

@@ -68,7 +68,7 @@ class BoundedGraph:
         )
 
     def _prepare(self) -> None:
-        for node in [*self._plan.device, *self._plan.numbers]:
+        for node in [*self._plan.placeholders, *self._plan.device, *self._plan.numbers]:
             value = node.meta.get("val")
             if isinstance(value, torch.SymInt):
                 self._numbers.add(expression(value))
