@@ -93,11 +93,14 @@ CompiledPtr load_module(const ModuleToLoad& module) {
     trace::Geometry geometry;
     geometry.sizes = sizes;
     geometry.strides = strides;
+    const size_t base = made->inputs_.size();
+    made->bases_.push_back(base);
     made->inputs_.push_back({input.dtype, ops::to_dtype(input.dtype), sizes, strides, geometry,
-                             /*conj=*/false, /*neg=*/false});
+                             /*conj=*/false, /*neg=*/false, base});
   }
   int next = 0;
   for (const ModuleToLoad::Output& output : module.outputs) {
+    made->writes_ |= output.write >= 0;
     if (output.write < 0) made->results_.push_back(next);
     ++next;
   }
