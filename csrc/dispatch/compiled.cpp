@@ -4,6 +4,7 @@
 #include <list>
 #include <mutex>
 
+#include <ATen/MemoryOverlap.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zero.h>
@@ -128,6 +129,17 @@ bool CompiledGraph::accepts(const std::vector<at::Tensor>& tensors) const {
   return shares_alike(tensors);
 }
 
+at::Tensor CompiledGraph::view_of(const at::Tensor& base, const View& view) {
+  at::Tensor out = at::detail::make_tensor<c10::TensorImpl>(
+      c10::Storage(base.storage()), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1),
+      c10::scalarTypeToTypeMeta(view.dtype));
+  c10::TensorImpl* impl = out.unsafeGetTensorImpl();
+  impl->set_sizes_and_strides(view.geometry.sizes, view.geometry.strides, view.geometry.offset);
+  if (view.conj) impl->_set_conj(true);
+  if (view.neg) impl->_set_neg(true);
+  return out;
+}
+
 std::vector<at::Tensor> CompiledGraph::run(std::vector<at::Tensor> tensors) {
   trace::Program& program = *program_;
   launch_pending(device_, Cut::kCompiledCall);  // it may hold what this call could take
@@ -183,9 +195,13 @@ std::vector<at::Tensor> CompiledGraph::run(std::vector<at::Tensor> tensors) {
   }
   std::vector<at::Tensor> results;
   results.reserve(results_.size());
-  for (const int from : results_) {
-    results.push_back(from >= 0 ? fresh[static_cast<size_t>(from)]
-                                : tensors[static_cast<size_t>(-1 - from)]);
+  for (const Result& result : results_) {
+    if (result.from < 0) {
+      results.push_back(tensors[static_cast<size_t>(-1 - result.from)]);
+      continue;
+    }
+    const at::Tensor& made = fresh[static_cast<size_t>(result.from)];
+    results.push_back(result.view ? view_of(made, *result.view) : made);
   }
   c10::SmallVector<trace::ValuePtr, 2> flags;
   for (size_t i = 0; i < program.checks.size(); ++i) {
@@ -232,7 +248,31 @@ at::Tensor GraphRecording::add_argument(const at::Tensor& tensor) {
 
 void GraphRecording::add_result(const at::Tensor& tensor) { results_.push_back(tensor); }
 
-std::string GraphRecording::end(trace::Program& program) {
+// Storages of the recording's own in which results overlap.
+std::unordered_set<const device::Cell*> GraphRecording::overlapping() const {
+  std::unordered_map<const device::Cell*, std::vector<c10::TensorImpl*>> by_cell;
+  std::unordered_set<const device::Cell*> out;
+  std::unordered_set<const device::Cell*> arguments;
+  for (const at::Tensor& stand_in : stand_ins_) {
+    arguments.insert(device::cell_of(*stand_in.unsafeGetTensorImpl()));
+  }
+  for (const at::Tensor& result : results_) {
+    if (!result.defined() || result.device().type() != c10::DeviceType::PrivateUse1) continue;
+    c10::TensorImpl* impl = result.unsafeGetTensorImpl();
+    const device::Cell* cell = device::cell_of(*impl);
+    if (!cell->load() || arguments.count(cell) != 0) continue;
+    std::vector<c10::TensorImpl*>& others = by_cell[cell];
+    for (c10::TensorImpl* other : others) {
+      if (other != impl && at::get_overlap_status(other, impl) != at::MemOverlapStatus::No) {
+        out.insert(cell);
+      }
+    }
+    others.push_back(impl);
+  }
+  return out;
+}
+
+std::string GraphRecording::end(trace::Program& program, bool share) {
   int next = 0;
   for (size_t i = 0; i < values_.size(); ++i) {
     const at::Tensor& first = stand_ins_[made_->bases_[i]];
@@ -248,13 +288,27 @@ std::string GraphRecording::end(trace::Program& program) {
   for (size_t i = 0; i < stand_ins_.size(); ++i) {
     places.emplace(stand_ins_[i].unsafeGetTensorImpl(), -1 - static_cast<int>(i));
   }
+  const auto shared = share ? overlapping() : std::unordered_set<const device::Cell*>();
+  std::unordered_map<const device::Cell*, int> bases;
   for (const at::Tensor& result : results_) {
-    const auto [at, fresh] = places.try_emplace(result.unsafeGetTensorImpl(), next);
+    const c10::TensorImpl& impl = *result.unsafeGetTensorImpl();
+    if (result.defined() && shared.count(device::cell_of(impl)) != 0) {
+      const auto [at, fresh] = bases.try_emplace(device::cell_of(impl), next);
+      if (fresh) {
+        recorder_->add_base(result);
+        ++next;
+      }
+      made_->results_.push_back(
+          {at->second, CompiledGraph::View{result.scalar_type(), geometry_of(impl), impl.is_conj(),
+                                           impl.is_neg()}});
+      continue;
+    }
+    const auto [at, fresh] = places.try_emplace(&impl, next);
     if (fresh || !result.defined()) {
       recorder_->add_result(result, /*may_repeat=*/true);
-      made_->results_.push_back(next++);
+      made_->results_.push_back({next++, std::nullopt});
     } else {
-      made_->results_.push_back(at->second);
+      made_->results_.push_back({at->second, std::nullopt});
     }
   }
   made_->ops_ = recorder_->ops();
@@ -264,13 +318,13 @@ std::string GraphRecording::end(trace::Program& program) {
 std::string GraphRecording::text(const std::string& name) {
   trace::Program program;
   program.name = name;
-  return end(program);
+  return end(program, /*share=*/false);
 }
 
-CompiledPtr GraphRecording::finish(const std::string& name) {
+CompiledPtr GraphRecording::finish(const std::string& name, bool share) {
   auto program = c10::make_intrusive<trace::Program>();
   program->name = name;
-  std::string text = end(*program);
+  std::string text = end(*program, share);
   recorder_.reset();
   // The text says all; the words before it only keep it apart from the keys of ops.
   static constexpr uint64_t kTag = base::hash_bytes("torch_tpu compiled graph");

@@ -34,6 +34,7 @@ class CompiledGraph:
     def __init__(self, gm: fx.GraphModule, kind: str, options: Options) -> None:
         self._gm = gm
         self._options = options
+        self._kind = kind
         self._name = f"compiled_{kind}_{next(_serial)}"
         self._program = _C._CompiledFunction()
         self._op_by_op: str = ""  # why
@@ -192,7 +193,8 @@ class CompiledGraph:
                 flat = _values(plan.output, env)
             self._numbers |= {i for i, v in enumerate(flat) if isinstance(v, DeviceNumber)}
             flat = [v.tensor if isinstance(v, DeviceNumber) else v for v in flat]
-            return recording.compile(self._name, flat)
+            # What is saved for backward must not change when the user writes to a result.
+            return recording.compile(self._name, flat, share=self._kind == "inference")
 
     def _bind(self, inputs: list[Any]) -> Env:
         """What the placeholders, constants and uploads are, by the order of `_device_inputs`."""
