@@ -32,6 +32,10 @@ trace::Geometry geometry_of(const c10::TensorImpl& impl) {
   return geometry;
 }
 
+bool on_device(const at::Tensor& tensor) {
+  return tensor.defined() && tensor.device().type() == c10::DeviceType::PrivateUse1;
+}
+
 // Memory that nobody wrote yet reads as zeros.
 trace::ValuePtr value_of(const at::Tensor& tensor) {
   device::Cell* cell = device::cell_of(*tensor.unsafeGetTensorImpl());
@@ -137,6 +141,10 @@ at::Tensor CompiledGraph::view_of(const at::Tensor& base, const View& view) {
   impl->set_sizes_and_strides(view.geometry.sizes, view.geometry.strides, view.geometry.offset);
   if (view.conj) impl->_set_conj(true);
   if (view.neg) impl->_set_neg(true);
+  // A write to either is noticed by who saved the other for backward.
+  if (!base.is_inference() && !out.is_inference()) {
+    impl->set_version_counter(base.unsafeGetTensorImpl()->version_counter());
+  }
   return out;
 }
 
@@ -196,12 +204,9 @@ std::vector<at::Tensor> CompiledGraph::run(std::vector<at::Tensor> tensors) {
   std::vector<at::Tensor> results;
   results.reserve(results_.size());
   for (const Result& result : results_) {
-    if (result.from < 0) {
-      results.push_back(tensors[static_cast<size_t>(-1 - result.from)]);
-      continue;
-    }
-    const at::Tensor& made = fresh[static_cast<size_t>(result.from)];
-    results.push_back(result.view ? view_of(made, *result.view) : made);
+    const at::Tensor& base = result.from >= 0 ? fresh[static_cast<size_t>(result.from)]
+                                              : tensors[static_cast<size_t>(-1 - result.from)];
+    results.push_back(result.view ? view_of(base, *result.view) : base);
   }
   c10::SmallVector<trace::ValuePtr, 2> flags;
   for (size_t i = 0; i < program.checks.size(); ++i) {
@@ -248,19 +253,15 @@ at::Tensor GraphRecording::add_argument(const at::Tensor& tensor) {
 
 void GraphRecording::add_result(const at::Tensor& tensor) { results_.push_back(tensor); }
 
-// Storages of the recording's own in which results overlap.
+// Storages in which results overlap.
 std::unordered_set<const device::Cell*> GraphRecording::overlapping() const {
   std::unordered_map<const device::Cell*, std::vector<c10::TensorImpl*>> by_cell;
   std::unordered_set<const device::Cell*> out;
-  std::unordered_set<const device::Cell*> arguments;
-  for (const at::Tensor& stand_in : stand_ins_) {
-    arguments.insert(device::cell_of(*stand_in.unsafeGetTensorImpl()));
-  }
   for (const at::Tensor& result : results_) {
-    if (!result.defined() || result.device().type() != c10::DeviceType::PrivateUse1) continue;
+    if (!on_device(result)) continue;
     c10::TensorImpl* impl = result.unsafeGetTensorImpl();
     const device::Cell* cell = device::cell_of(*impl);
-    if (!cell->load() || arguments.count(cell) != 0) continue;
+    if (!cell->load()) continue;
     std::vector<c10::TensorImpl*>& others = by_cell[cell];
     for (c10::TensorImpl* other : others) {
       if (other != impl && at::get_overlap_status(other, impl) != at::MemOverlapStatus::No) {
@@ -288,28 +289,34 @@ std::string GraphRecording::end(trace::Program& program, bool share) {
   for (size_t i = 0; i < stand_ins_.size(); ++i) {
     places.emplace(stand_ins_[i].unsafeGetTensorImpl(), -1 - static_cast<int>(i));
   }
-  const auto shared = share ? overlapping() : std::unordered_set<const device::Cell*>();
+  // Results over the memory of an argument stay there, as AOTAutograd asks them where they lie.
   std::unordered_map<const device::Cell*, int> bases;
+  for (size_t i = 0; i < stand_ins_.size(); ++i) {
+    bases.emplace(device::cell_of(*stand_ins_[i].unsafeGetTensorImpl()), -1 - static_cast<int>(i));
+  }
+  const auto shared = share ? overlapping() : std::unordered_set<const device::Cell*>();
   for (const at::Tensor& result : results_) {
     const c10::TensorImpl& impl = *result.unsafeGetTensorImpl();
-    if (result.defined() && shared.count(device::cell_of(impl)) != 0) {
-      const auto [at, fresh] = bases.try_emplace(device::cell_of(impl), next);
-      if (fresh) {
+    const auto [place, fresh] = places.try_emplace(&impl, next);
+    if (!fresh && result.defined()) {
+      made_->results_.push_back({place->second, std::nullopt});
+      continue;
+    }
+    const device::Cell* cell = on_device(result) ? device::cell_of(impl) : nullptr;
+    if (cell != nullptr && (bases.count(cell) != 0 || shared.count(cell) != 0)) {
+      places.erase(place);
+      const auto [base, first] = bases.try_emplace(cell, next);
+      if (first) {
         recorder_->add_base(result);
         ++next;
       }
       made_->results_.push_back(
-          {at->second, CompiledGraph::View{result.scalar_type(), geometry_of(impl), impl.is_conj(),
-                                           impl.is_neg()}});
+          {base->second, CompiledGraph::View{result.scalar_type(), geometry_of(impl),
+                                             impl.is_conj(), impl.is_neg()}});
       continue;
     }
-    const auto [at, fresh] = places.try_emplace(&impl, next);
-    if (fresh || !result.defined()) {
-      recorder_->add_result(result, /*may_repeat=*/true);
-      made_->results_.push_back({next++, std::nullopt});
-    } else {
-      made_->results_.push_back({at->second, std::nullopt});
-    }
+    recorder_->add_result(result, /*may_repeat=*/true);
+    made_->results_.push_back({next++, std::nullopt});
   }
   made_->ops_ = recorder_->ops();
   return recorder_->finish(program);
