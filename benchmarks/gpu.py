@@ -224,9 +224,9 @@ def main() -> int:
         "--contestants",
         default="torch,strict,fused",
         metavar="A,B",
-        help="which of torch, inductor, jax, strict, fused, compile (default: torch, strict, fused, in "
-        "one process; a training step on CUDA needs a process without this backend, so run torch, "
-        "inductor and jax apart there)",
+        help="which of torch, inductor, jax, strict, fused, compile (default: torch, strict, "
+        "fused, in one process; a training step on CUDA needs a process without this backend, so "
+        "run torch, inductor and jax apart there)",
     )
     parser.add_argument("--tiny", action="store_true", help="small sizes, on the CPU")
     parser.add_argument("--item", choices=ITEMS, help=argparse.SUPPRESS)

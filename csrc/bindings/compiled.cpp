@@ -346,7 +346,7 @@ void bind_compiled(py::module_& m) {
               self.get().add_bounded_result(tensor, std::move(how));
             }
             const py::gil_scoped_release release;
-            return self.get().finish(name);
+            return self.get().finish(name, /*share=*/false);
           },
           py::arg("name"), py::arg("results"))
       .def(
@@ -367,16 +367,16 @@ void bind_compiled(py::module_& m) {
           py::arg("name"), py::arg("results"))
       .def(
           "compile",
-          [](PyRecording& self, const std::string& name, const py::list& results) {
+          [](PyRecording& self, const std::string& name, const py::list& results, bool share) {
             py::list others = self.take_results(results);
             CompiledPtr graph;
             {
               const py::gil_scoped_release release;
-              graph = self.get().finish(name);
+              graph = self.get().finish(name, share);
             }
             return std::make_pair(std::move(graph), std::move(others));
           },
-          py::arg("name"), py::arg("results"))
+          py::arg("name"), py::arg("results"), py::arg("share"))
       .def(
           "text",
           [](PyRecording& self, const std::string& name, const py::list& results) {

@@ -4,6 +4,7 @@
 #include <list>
 #include <mutex>
 
+#include <ATen/MemoryOverlap.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zero.h>
@@ -30,6 +31,10 @@ trace::Geometry geometry_of(const c10::TensorImpl& impl) {
   geometry.strides = trace::to_shape(impl.strides());
   geometry.offset = impl.storage_offset();
   return geometry;
+}
+
+bool on_device(const at::Tensor& tensor) {
+  return tensor.defined() && tensor.device().type() == c10::DeviceType::PrivateUse1;
 }
 
 // Memory that nobody wrote yet reads as zeros.
@@ -165,6 +170,21 @@ bool CompiledGraph::accepts(const std::vector<at::Tensor>& tensors) const {
   return shares_alike(tensors);
 }
 
+at::Tensor CompiledGraph::view_of(const at::Tensor& base, const View& view) {
+  at::Tensor out = at::detail::make_tensor<c10::TensorImpl>(
+      c10::Storage(base.storage()), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1),
+      c10::scalarTypeToTypeMeta(view.dtype));
+  c10::TensorImpl* impl = out.unsafeGetTensorImpl();
+  impl->set_sizes_and_strides(view.geometry.sizes, view.geometry.strides, view.geometry.offset);
+  if (view.conj) impl->_set_conj(true);
+  if (view.neg) impl->_set_neg(true);
+  // A write to either is noticed by who saved the other for backward.
+  if (!base.is_inference() && !out.is_inference()) {
+    impl->set_version_counter(base.unsafeGetTensorImpl()->version_counter());
+  }
+  return out;
+}
+
 std::vector<at::Tensor> CompiledGraph::run(std::vector<at::Tensor> tensors,
                                            const std::vector<int64_t>& numbers,
                                            const std::vector<float>& floats) {
@@ -227,10 +247,11 @@ std::vector<at::Tensor> CompiledGraph::run(std::vector<at::Tensor> tensors,
   std::vector<at::Tensor> results;
   results.reserve(results_.size());
   for (size_t i = 0; i < results_.size(); ++i) {
-    const int from = results_[i];
-    results.push_back(from >= 0 ? fresh[static_cast<size_t>(from)]
-                                : tensors[static_cast<size_t>(-1 - from)]);
-    if (from >= 0 && i < bounds_.size() && bounds_[i]) {
+    const Result& result = results_[i];
+    const at::Tensor& base = result.from >= 0 ? fresh[static_cast<size_t>(result.from)]
+                                              : tensors[static_cast<size_t>(-1 - result.from)];
+    results.push_back(result.view ? view_of(base, *result.view) : base);
+    if (result.from >= 0 && i < bounds_.size() && bounds_[i]) {
       results.back() = cut(results.back(), *bounds_[i], numbers);
     }
   }
@@ -320,7 +341,27 @@ at::Tensor GraphRecording::add(const at::Tensor& tensor, const trace::DeviceValu
 
 void GraphRecording::add_result(const at::Tensor& tensor) { results_.push_back(tensor); }
 
-std::string GraphRecording::end(trace::Program& program) {
+// Storages in which results overlap.
+std::unordered_set<const device::Cell*> GraphRecording::overlapping() const {
+  std::unordered_map<const device::Cell*, std::vector<c10::TensorImpl*>> by_cell;
+  std::unordered_set<const device::Cell*> out;
+  for (const at::Tensor& result : results_) {
+    if (!on_device(result)) continue;
+    c10::TensorImpl* impl = result.unsafeGetTensorImpl();
+    const device::Cell* cell = device::cell_of(*impl);
+    if (!cell->load()) continue;
+    std::vector<c10::TensorImpl*>& others = by_cell[cell];
+    for (c10::TensorImpl* other : others) {
+      if (other != impl && at::get_overlap_status(other, impl) != at::MemOverlapStatus::No) {
+        out.insert(cell);
+      }
+    }
+    others.push_back(impl);
+  }
+  return out;
+}
+
+std::string GraphRecording::end(trace::Program& program, Sharing sharing) {
   int next = 0;
   for (size_t i = 0; i < values_.size(); ++i) {
     const at::Tensor& first = stand_ins_[made_->bases_[i]];
@@ -338,14 +379,36 @@ std::string GraphRecording::end(trace::Program& program) {
   for (size_t i = 0; i < stand_ins_.size(); ++i) {
     places.emplace(stand_ins_[i].unsafeGetTensorImpl(), -1 - static_cast<int>(i));
   }
+  // Results over the memory of an argument stay there, as AOTAutograd asks them where they lie.
+  std::unordered_map<const device::Cell*, int> bases;
+  for (size_t i = 0; i < stand_ins_.size(); ++i) {
+    bases.emplace(device::cell_of(*stand_ins_[i].unsafeGetTensorImpl()), -1 - static_cast<int>(i));
+  }
+  if (sharing == Sharing::kNone) bases.clear();
+  const auto shared =
+      sharing == Sharing::kAll ? overlapping() : std::unordered_set<const device::Cell*>();
   for (const at::Tensor& result : results_) {
-    const auto [at, fresh] = places.try_emplace(result.unsafeGetTensorImpl(), next);
-    if (fresh || !result.defined()) {
-      recorder_->add_result(result, /*may_repeat=*/true);
-      made_->results_.push_back(next++);
-    } else {
-      made_->results_.push_back(at->second);
+    const c10::TensorImpl& impl = *result.unsafeGetTensorImpl();
+    const auto [place, fresh] = places.try_emplace(&impl, next);
+    if (!fresh && result.defined()) {
+      made_->results_.push_back({place->second, std::nullopt});
+      continue;
     }
+    const device::Cell* cell = on_device(result) ? device::cell_of(impl) : nullptr;
+    if (cell != nullptr && (bases.count(cell) != 0 || shared.count(cell) != 0)) {
+      places.erase(place);
+      const auto [base, first] = bases.try_emplace(cell, next);
+      if (first) {
+        recorder_->add_base(result);
+        ++next;
+      }
+      made_->results_.push_back(
+          {base->second, CompiledGraph::View{result.scalar_type(), geometry_of(impl),
+                                             impl.is_conj(), impl.is_neg()}});
+      continue;
+    }
+    recorder_->add_result(result, /*may_repeat=*/true);
+    made_->results_.push_back({next++, std::nullopt});
   }
   made_->ops_ = recorder_->ops();
   program.num_inputs = static_cast<int>(stand_ins_.size());
@@ -355,19 +418,23 @@ std::string GraphRecording::end(trace::Program& program) {
 std::string GraphRecording::text(const std::string& name) {
   trace::Program program;
   program.name = name;
-  return end(program);
+  return end(program, Sharing::kNone);
 }
 
 void GraphRecording::module(const std::string& name, RecordedModule& out) {
   out.description.name = name;
-  out.text = end(out.description);
-  out.results = made_->results_;
+  out.text = end(out.description, Sharing::kNone);
+  for (const CompiledGraph::Result& result : made_->results_) out.results.push_back(result.from);
 }
 
-CompiledPtr GraphRecording::finish(const std::string& name) {
+CompiledPtr GraphRecording::finish(const std::string& name, bool share) {
   auto program = c10::make_intrusive<trace::Program>();
   program->name = name;
-  std::string text = end(*program);
+  // Results that are cut to their sizes have memory of their own.
+  const Sharing sharing = !made_->bounds_.empty() ? Sharing::kNone
+                          : share                 ? Sharing::kAll
+                                                  : Sharing::kArguments;
+  std::string text = end(*program, sharing);
   recorder_.reset();
   compile_by_text(*program, std::move(text));
   made_->program_ = std::move(program);

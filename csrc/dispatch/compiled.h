@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -64,6 +65,18 @@ class CompiledGraph final : public c10::intrusive_ptr_target {
     size_t base;          // the program's argument: views of one storage share it
     bool padded = false;  // any size up to base_sizes
   };
+  // How one of several results lies in memory they share.
+  struct View {
+    c10::ScalarType dtype;
+    trace::Geometry geometry;
+    bool conj;
+    bool neg;
+  };
+  struct Result {
+    int from;  // a new tensor of the program's outputs, or -1 - input
+    std::optional<View> view;
+  };
+  static at::Tensor view_of(const at::Tensor& base, const View& view);
   static Input input_of(const at::Tensor& tensor, const trace::DeviceValue& value, size_t base);
   // Whether the same of them share storages as when it was recorded.
   bool shares_alike(const std::vector<at::Tensor>& tensors) const;
@@ -73,7 +86,7 @@ class CompiledGraph final : public c10::intrusive_ptr_target {
   std::vector<Input> inputs_;
   std::vector<size_t> bases_;  // per argument of the program: the first of the inputs over it
   bool writes_ = false;
-  std::vector<int> results_;  // a new tensor of the program's outputs, or -1 - input
+  std::vector<Result> results_;
   std::vector<std::optional<BoundedResult>> bounds_;  // beside results_, or empty
   std::vector<std::pair<std::string, int>> ops_;
 };
@@ -103,15 +116,19 @@ class GraphRecording {
   at::Tensor add_padded(const at::Tensor& tensor, trace::ShapeRef sizes);
   void add_result(const at::Tensor& tensor);
   void add_bounded_result(const at::Tensor& tensor, BoundedResult how);
-  // Compiles, or loads from disk. Ends the recording.
-  CompiledPtr finish(const std::string& name);
+  // Compiles, or loads from disk. Ends the recording. With `share`, results that overlap in memory
+  // do so at every call; else each has its own.
+  CompiledPtr finish(const std::string& name, bool share);
   // The module alone.
   std::string text(const std::string& name);
   void module(const std::string& name, RecordedModule& out);
 
  private:
+  // Which results may lie in memory that is not theirs alone.
+  enum class Sharing : uint8_t { kNone, kArguments, kAll };
   at::Tensor add(const at::Tensor& tensor, const trace::DeviceValue& value);
-  std::string end(trace::Program& program);
+  std::string end(trace::Program& program, Sharing sharing);
+  std::unordered_set<const device::Cell*> overlapping() const;
 
   std::unique_ptr<Recorder> recorder_;
   CompiledPtr made_;

@@ -101,7 +101,7 @@ CompiledPtr load_module(const ModuleToLoad& module) {
   int next = 0;
   for (const ModuleToLoad::Output& output : module.outputs) {
     made->writes_ |= output.write >= 0;
-    if (output.write < 0) made->results_.push_back(next);
+    if (output.write < 0) made->results_.push_back({next, std::nullopt});
     ++next;
   }
   compile_by_text(*program, module.text);

@@ -241,6 +241,18 @@ void Recorder::add_result(const at::Tensor& tensor, bool may_repeat) {
   outputs_.push_back(std::move(output));
 }
 
+void Recorder::add_base(const at::Tensor& tensor) {
+  const trace::ValuePtr base = device::cell_of(*tensor.unsafeGetTensorImpl())->load();
+  trace::Program::Output output;
+  output.dtype = tensor.scalar_type();
+  output.value_dtype = base->dtype();
+  output.sizes = output.base_sizes = trace::to_shape(base->dims());
+  output.strides = output.base_strides = trace::to_shape(base->strides());
+  output.bytes = base->bytes();
+  results_.push_back(value_of(base));
+  outputs_.push_back(std::move(output));
+}
+
 void Recorder::add_write(size_t argument, const trace::DeviceValue& old,
                          const trace::ValuePtr& value) {
   trace::Program::Output output;

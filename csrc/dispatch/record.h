@@ -38,6 +38,8 @@ class Recorder {
   // The tensor's elements as a result of the program. One that `may_repeat` keeps what expand()
   // did: its value is no larger than what was computed.
   void add_result(const at::Tensor& tensor, bool may_repeat = false);
+  // All of the memory behind the tensor as a result of the program.
+  void add_base(const at::Tensor& tensor);
   // A new value for the base of an argument, whose memory it may take. It lies there as the old
   // one.
   void add_write(size_t argument, const trace::DeviceValue& old, const trace::ValuePtr& value);

@@ -49,8 +49,10 @@ def all_tasks(suites: list[str], dtypes: list[str], pattern: str, samples: int) 
                 found = dtypes_of(OPS[n])
                 dtype = "float32" if "float32" in found or not found else found[0]
                 task = {"suite": suite, "name": n, "samples": min(samples, 2)}
-                chosen = [d for d in dtypes if d in found] if suite == "compile" else []
-                tasks += [{**task, "dtype": d} for d in chosen or [dtype]]
+                chosen = [dtype]
+                if suite == "compile" and dtypes:
+                    chosen = [d for d in dtypes if d in found]
+                tasks += [{**task, "dtype": d} for d in chosen]
                 if suite == "forms" and "complex64" in found and dtype != "complex64":
                     tasks.append({**task, "dtype": "complex64", "samples": 1})
         else:

@@ -125,6 +125,57 @@ def test_expanded_results_stay_small() -> None:
     compare(lambda x: x.sum(1, keepdim=True).expand(2, 3, 4), lambda d: (numbers(3, 4).to(d),))
 
 
+def test_results_that_share_memory_still_do() -> None:
+    def function(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y = x * 2
+        return y, y.view(-1), y.t(), y[1:], x + 1
+
+    for compiled in (function, torch.compile(function, backend="tpu")):
+        device = "cpu" if compiled is function else "tpu"
+        first, flat, turned, rest, other = compiled(numbers(3, 4).to(device))
+        flat.add_(100)
+        rest[0].zero_()
+        expected = numbers(3, 4) * 2 + 100
+        expected[1] = 0
+        assert torch.equal(first.cpu(), expected)
+        assert torch.equal(turned.cpu(), expected.t())
+        assert torch.equal(other.cpu(), numbers(3, 4) + 1)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_results_in_the_memory_of_an_argument(dynamic: bool) -> None:
+    def function(x: torch.Tensor, n: int) -> tuple[torch.Tensor, ...]:
+        return x[1:], x.narrow(1, 2, n), x.t()[0], x * 2
+
+    compiled = torch.compile(function, backend="tpu", dynamic=dynamic)
+    x = numbers(5, 6)
+    on_device = x.to("tpu")
+    results, expected = compiled(on_device, 3), function(x, 3)
+    for ours, theirs in zip(results, expected, strict=True):
+        assert torch.equal(ours.cpu(), theirs)
+        assert ours.storage_offset() == theirs.storage_offset()
+    results[1].zero_()
+    expected[1].zero_()
+    assert torch.equal(on_device.cpu(), x)
+
+
+def test_what_backward_needs_may_not_be_written() -> None:
+    weight = numbers(4, 4).to("tpu").requires_grad_()
+    compiled = torch.compile(lambda x, w: (x @ w.t()).sin(), backend="tpu")
+    result = compiled(numbers(2, 4).to("tpu").requires_grad_(), weight)
+    with torch.no_grad():
+        weight.zero_()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        result.sum().backward()
+
+
+def test_errors_of_values_are_raised() -> None:
+    compiled = torch.compile(torch.linalg.cholesky, backend="tpu")
+    assert torch.equal(compiled(torch.eye(2, device="tpu")).cpu(), torch.eye(2))
+    with pytest.raises(torch.linalg.LinAlgError, match="not positive-definite"):
+        compiled(-torch.eye(2, device="tpu")).cpu()
+
+
 def test_lazy_bits() -> None:
     def arguments(device: str) -> tuple[torch.Tensor, torch.Tensor]:
         x = torch.complex(numbers(3), -numbers(3)).to(device)

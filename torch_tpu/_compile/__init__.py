@@ -13,8 +13,8 @@ __all__ = ["backend"]
 
 
 def __getattr__(name: str) -> Any:
-    """`backend` is looked up by `torch.compile(f, backend="tpu")`, before the first frame is
-    traced: the time to tell Dynamo about the device."""
+    """`torch.compile(f, backend="tpu")` looks `backend` up before the first frame is traced: the
+    time to tell Dynamo about the device."""
     if name != "backend":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from torch_tpu._compile.dynamo import compile_graph

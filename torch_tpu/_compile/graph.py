@@ -39,6 +39,7 @@ class CompiledGraph:
         """`visible`: how many of the first results the caller sees; the others are for backward."""
         self._gm = gm
         self._options = options
+        self._kind = kind
         self._name = f"compiled_{kind}_{next(_serial)}"
         self._program = _C._CompiledFunction()
         self._op_by_op: str = ""  # why
@@ -227,7 +228,8 @@ class CompiledGraph:
                 flat = _values(plan.output, env)
             self._numbers |= {i for i, v in enumerate(flat) if isinstance(v, DeviceNumber)}
             flat = [v.tensor if isinstance(v, DeviceNumber) else v for v in flat]
-            return recording.compile(self._name, flat)
+            # What is saved for backward must not change when the user writes to a result.
+            return recording.compile(self._name, flat, share=self._kind == "inference")
 
     def _bind(self, inputs: list[Any]) -> Env:
         """What the placeholders, constants and uploads are, by the order of `_device_inputs`."""
