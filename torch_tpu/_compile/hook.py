@@ -20,9 +20,9 @@ def install() -> None:
     def call(self: Any, model_: Any, inputs_: Sequence[Any], **kwargs: Any) -> Any:
         if not _on_device(model_, inputs_):
             return inductor(self, model_, inputs_, **kwargs)
-        from torch_tpu._compile import backend
+        from torch_tpu._compile.dynamo import compile_graph
 
-        return backend(model_, inputs_)
+        return compile_graph(model_, inputs_)
 
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
         make(self, *args, **kwargs)
