@@ -60,6 +60,44 @@ class HostPart:
         env.update(zip(self._wanted, results, strict=True))
 
 
+def _as_traced(node: fx.Node, result: Any) -> Any:
+    """The result in the layout it had when the graph was traced: later nodes may view it."""
+    schema = getattr(node.target, "_schema", None)
+    if schema is None or any(ret.alias_info is not None for ret in schema.returns):
+        return result
+    return _with_layout(result, node.meta.get("val"))
+
+
+def _is_dense(tensor: torch.Tensor) -> bool:
+    """Whether its elements fill one piece of memory, each once."""
+    expected = 1
+    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if size == 1:
+            continue
+        if stride != expected:
+            return False
+        expected *= size
+    return True
+
+
+def _with_layout(value: Any, traced: Any) -> Any:
+    if isinstance(value, (list, tuple)) and isinstance(traced, (list, tuple)):
+        return type(value)(_with_layout(*pair) for pair in zip(value, traced, strict=True))
+    if (
+        not isinstance(value, torch.Tensor)
+        or not isinstance(traced, torch.Tensor)
+        or value.shape != traced.shape
+        or value.device.type == "cpu"
+        or not all(isinstance(stride, int) for stride in traced.stride())
+        or value.stride() == traced.stride()
+        or value.numel() <= 1
+        or not _is_dense(traced)
+    ):
+        return value
+    made = torch.empty_strided(value.shape, traced.stride(), dtype=value.dtype, device=value.device)
+    return made.copy_(value)
+
+
 def evaluate(nodes: Iterable[fx.Node], env: Env) -> None:
     """Runs the nodes in order; `env` holds the values of those before and gets theirs."""
 
@@ -79,7 +117,8 @@ def evaluate(nodes: Iterable[fx.Node], env: Env) -> None:
                 elif any(isinstance(env[n], DeviceNumber) for n in node.all_input_nodes):
                     env[node] = device_number.call(node.target, args, kwargs)
                 else:
-                    env[node] = node.target(*args, **kwargs)  # type: ignore[operator]
+                    result = node.target(*args, **kwargs)  # type: ignore[operator]
+                    env[node] = _as_traced(node, result)
             elif node.op == "call_method":
                 env[node] = getattr(args[0], str(node.target))(*args[1:], **kwargs)
             else:
