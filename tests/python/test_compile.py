@@ -413,7 +413,7 @@ def test_explain_lists_compiled_programs() -> None:
     run(torch.ones(17, device="tpu"))
     found = [p for p in torch_tpu.explain().to_dict()["programs"] if "compiled_" in p["name"]]
     assert any("aten::sin" in str(p["ops"]) for p in found)
-    assert "compiled_inference" in str(torch_tpu.explain())
+    assert any(p["name"].startswith("compiled_inference") for p in found)
 
 
 @pytest.mark.parametrize("mode", ["debug", "strict", "fused"])

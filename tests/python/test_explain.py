@@ -125,7 +125,9 @@ def test_files(tmp_path):
     found = json.loads((tmp_path / "a.json").read_text(encoding="utf-8"))
     assert found == json.loads(report.to_json())
     assert found["summary"]["stats"]["launches"] == 1
-    assert [p["name"] for p in found["programs"]] == ["aten::sin"]
+    # Graphs of torch.compile belong to functions that other tests may still hold.
+    names = [p["name"] for p in found["programs"] if not p["name"].startswith("compiled_")]
+    assert names == ["aten::sin"]
 
 
 class Page(HTMLParser):

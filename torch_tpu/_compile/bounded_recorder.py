@@ -4,6 +4,7 @@ which elements count with what PyTorch's shape inference says."""
 from __future__ import annotations
 
 import itertools
+import operator
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -173,8 +174,12 @@ class Recorder:
             elif isinstance(meta, torch.SymInt):
                 results.append(Result("number", self.numbers[expression(meta)]))
             elif isinstance(value, torch.Tensor):
+                seen = visible is None or i < visible
+                if seen and _views_argument(node):
+                    # AOTAutograd cannot repeat such a view: it asks where the result lies.
+                    raise UnprovenError("a view of an argument by numbers that vary")
                 results.append(Result("tensor", len(specs)))
-                specs.append(self._spec(value, meta, visible is None or i < visible))
+                specs.append(self._spec(value, meta, seen))
             elif value is None or isinstance(value, (int, float, bool)):
                 results.append(Result("constant", value))
             else:
@@ -226,3 +231,18 @@ def _samples(ranges: Sequence[tuple[int, int]]) -> Iterator[tuple[int, ...]]:
     for i in range(longest):
         yield tuple(values[(i * (k + 1) + k) % len(values)] for k, values in enumerate(each))
     yield from itertools.islice(itertools.product(*[(v[0], v[-1]) for v in each]), 8)
+
+
+def _views_argument(node: fx.Node) -> bool:
+    """Whether it is a view of an argument, taken with a symbolic number."""
+    symbolic = False
+    while node.op == "call_function":
+        schema = getattr(node.target, "_schema", None)
+        is_view = schema is not None and any(
+            ret.alias_info is not None and not ret.alias_info.is_write for ret in schema.returns
+        )
+        if not is_view and node.target is not operator.getitem:
+            return False
+        symbolic |= len(node.all_input_nodes) > 1
+        node = node.args[0]  # type: ignore[assignment]
+    return symbolic and node.op == "placeholder"

@@ -86,9 +86,9 @@ def _with_layout(value: Any, traced: Any) -> Any:
     if (
         not isinstance(value, torch.Tensor)
         or not isinstance(traced, torch.Tensor)
-        or value.shape != traced.shape
         or value.device.type == "cpu"
-        or not all(isinstance(stride, int) for stride in traced.stride())
+        or not all(isinstance(number, int) for number in (*traced.shape, *traced.stride()))
+        or value.shape != traced.shape
         or value.stride() == traced.stride()
         or value.numel() <= 1
         or not _is_dense(traced)
