@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from html.parser import HTMLParser
 from typing import Any
 
@@ -20,6 +21,9 @@ from torch_tpu import _C
 from torch_tpu.cli import explain as cli
 
 pytestmark = pytest.mark.usefixtures("fresh_counts")
+
+# A size whose programs no run before has left on disk.
+UNSEEN = 2**14 + time.time_ns() % 2**16
 
 
 def ones(*sizes: int, **options: Any) -> torch.Tensor:
@@ -75,13 +79,13 @@ def test_fallbacks():
 
 
 def test_programs():
-    x = ones(16)
+    x = ones(UNSEEN)
     for _ in range(3):
         torch.sinh(x)
     row = next(p for p in torch_tpu.explain().programs if p.name == "aten::sinh")
     assert (row.runs, row.hits, row.state, row.origin) == (3, 2, "ready", "compiled")
     assert row.ops == {"aten::sinh": 1}
-    assert (row.argument_bytes, row.output_bytes) == (64, 64)
+    assert (row.argument_bytes, row.output_bytes) == (4 * UNSEEN, 4 * UNSEEN)
     assert len(row.fingerprint) == 16
     assert row.compile_seconds > 0
 
@@ -168,7 +172,7 @@ def parse(path: Any) -> tuple[Page, str]:
 
 def test_html(tmp_path):
     with torch_tpu.debug.record_launches():
-        x = ones(4)
+        x = ones(UNSEEN)
         thread = threading.Thread(target=lambda: torch.sin(x))
         thread.start()
         thread.join()
