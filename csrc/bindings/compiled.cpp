@@ -8,6 +8,7 @@
 #include "csrc/bindings/bindings.h"
 #include "csrc/dispatch/bounded.h"
 #include "csrc/dispatch/exported.h"
+#include "csrc/dispatch/graph_recording.h"
 #include "csrc/dispatch/target.h"
 #include "csrc/ops/table.h"
 
@@ -150,6 +151,7 @@ class CompiledFunction {
     std::vector<at::Tensor> tensors;
     tensors.reserve(args.size());
     c10::SmallVector<PyObject*, 8> constants;
+    dispatch::CompiledGraph::Values values;
     for (const py::handle& arg : args) {
       if (THPVariable_Check(arg.ptr())) {
         tensors.push_back(THPVariable_Unpack(arg.ptr()));
@@ -158,7 +160,7 @@ class CompiledFunction {
       }
     }
     for (Variant& variant : variants_) {
-      if (!variant.has(constants) || !variant.graph->accepts(tensors)) continue;
+      if (!variant.has(constants) || !variant.graph->accepts(tensors, values)) continue;
       const py::list others = variant.others;
       const CompiledPtr graph = variant.graph;
       if (PyList_SetSlice(args.ptr(), 0, PyList_GET_SIZE(args.ptr()), nullptr) != 0) {
@@ -167,7 +169,7 @@ class CompiledFunction {
       std::vector<at::Tensor> results;
       {
         const py::gil_scoped_release release;
-        results = graph->run(std::move(tensors));
+        results = graph->run(std::move(tensors), std::move(values));
       }
       return wrap(results, others);
     }
@@ -301,8 +303,9 @@ void bind_compiled(py::module_& m) {
              const std::vector<int64_t>& numbers,
              const std::vector<float>& floats) -> std::optional<std::vector<at::Tensor>> {
             const py::gil_scoped_release release;
-            if (!self.accepts(tensors)) return std::nullopt;
-            return self.run(std::move(tensors), numbers, floats);
+            dispatch::CompiledGraph::Values values;
+            if (!self.accepts(tensors, values)) return std::nullopt;
+            return self.run(std::move(tensors), std::move(values), numbers, floats);
           },
           py::arg("tensors"), py::arg("numbers"), py::arg("floats"),
           "Results at their true sizes; None when the other arguments lie differently.");
@@ -376,14 +379,7 @@ void bind_compiled(py::module_& m) {
             }
             return std::make_pair(std::move(graph), std::move(others));
           },
-          py::arg("name"), py::arg("results"), py::arg("share"))
-      .def(
-          "text",
-          [](PyRecording& self, const std::string& name, const py::list& results) {
-            self.take_results(results);
-            return self.get().text(name);
-          },
-          py::arg("name"), py::arg("results"));
+          py::arg("name"), py::arg("results"), py::arg("share"));
   py::class_<CompiledFunction>(m, "_CompiledFunction")
       .def(py::init<>())
       .def("add", &CompiledFunction::add, py::arg("graph"), py::arg("constants"), py::arg("others"))

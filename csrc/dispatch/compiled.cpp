@@ -1,10 +1,8 @@
 #include "csrc/dispatch/compiled.h"
 
-#include <algorithm>
 #include <list>
 #include <mutex>
 
-#include <ATen/MemoryOverlap.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zero.h>
@@ -19,6 +17,7 @@
 #include "csrc/dispatch/execute.h"
 #include "csrc/dispatch/fused.h"
 #include "csrc/dispatch/mode.h"
+#include "csrc/dispatch/record.h"
 
 namespace torch_tpu::dispatch {
 namespace {
@@ -33,11 +32,19 @@ trace::Geometry geometry_of(const c10::TensorImpl& impl) {
   return geometry;
 }
 
-bool on_device(const at::Tensor& tensor) {
-  return tensor.defined() && tensor.device().type() == c10::DeviceType::PrivateUse1;
+// Weak, so that a report does not keep programs alive.
+struct Registry {
+  std::mutex mutex;
+  std::list<c10::weak_intrusive_ptr<CompiledGraph>> all;
+};
+
+Registry& registry() {
+  static auto* made = new Registry();
+  return *made;
 }
 
-// Memory that nobody wrote yet reads as zeros.
+}  // namespace
+
 trace::ValuePtr value_of(const at::Tensor& tensor) {
   device::Cell* cell = device::cell_of(*tensor.unsafeGetTensorImpl());
   trace::ValuePtr value = cell->load();
@@ -54,19 +61,6 @@ trace::ValuePtr value_of(const at::Tensor& tensor) {
   }
   return value;
 }
-
-// Weak, so that a report does not keep programs alive.
-struct Registry {
-  std::mutex mutex;
-  std::list<c10::weak_intrusive_ptr<CompiledGraph>> all;
-};
-
-Registry& registry() {
-  static auto* made = new Registry();
-  return *made;
-}
-
-}  // namespace
 
 void remember(const CompiledPtr& graph) {
   Registry& known = registry();
@@ -102,17 +96,32 @@ at::Tensor cut(const at::Tensor& whole, const BoundedResult& how,
 
 }  // namespace
 
-CompiledGraph::Input CompiledGraph::input_of(const at::Tensor& tensor,
-                                             const trace::DeviceValue& value, size_t base) {
+CompiledGraph::View::View(const at::Tensor& tensor)
+    : View(tensor.scalar_type(), geometry_of(*tensor.unsafeGetTensorImpl())) {
+  conj = tensor.is_conj();
+  neg = tensor.is_neg();
+}
+
+bool CompiledGraph::View::fits(const at::Tensor& tensor) const {
   const c10::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
-  return {tensor.scalar_type(),
-          value.dtype(),
-          trace::to_shape(value.dims()),
-          trace::to_shape(value.strides()),
-          geometry_of(impl),
-          impl.is_conj(),
-          impl.is_neg(),
-          base};
+  return tensor.scalar_type() == dtype && impl.sizes() == trace::ShapeRef(geometry.sizes) &&
+         impl.strides() == trace::ShapeRef(geometry.strides) &&
+         impl.storage_offset() == geometry.offset && impl.is_conj() == conj && impl.is_neg() == neg;
+}
+
+at::Tensor CompiledGraph::View::over(const at::Tensor& base) const {
+  at::Tensor out = at::detail::make_tensor<c10::TensorImpl>(
+      c10::Storage(base.storage()), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1),
+      c10::scalarTypeToTypeMeta(dtype));
+  c10::TensorImpl* impl = out.unsafeGetTensorImpl();
+  impl->set_sizes_and_strides(geometry.sizes, geometry.strides, geometry.offset);
+  if (conj) impl->_set_conj(true);
+  if (neg) impl->_set_neg(true);
+  // A write to either is noticed by who saved the other for backward.
+  if (!base.is_inference() && !out.is_inference()) {
+    impl->set_version_counter(base.unsafeGetTensorImpl()->version_counter());
+  }
+  return out;
 }
 
 // A table by address: compiled optimizers come with hundreds of arguments at every step.
@@ -139,65 +148,47 @@ bool CompiledGraph::shares_alike(const std::vector<at::Tensor>& tensors) const {
   return true;
 }
 
-bool CompiledGraph::accepts(const std::vector<at::Tensor>& tensors) const {
+bool CompiledGraph::accepts(const std::vector<at::Tensor>& tensors, Values& values) const {
   if (tensors.size() != inputs_.size()) return false;
+  values.clear();
   for (size_t i = 0; i < tensors.size(); ++i) {
     const Input& input = inputs_[i];
     const c10::TensorImpl& impl = *tensors[i].unsafeGetTensorImpl();
-    if (impl.device_type() != c10::DeviceType::PrivateUse1 || impl.device().index() != device_ ||
-        tensors[i].scalar_type() != input.dtype) {
+    if (impl.device_type() != c10::DeviceType::PrivateUse1 || impl.device().index() != device_) {
       return false;
     }
+    const bool first = bases_[input.base] == i;
     if (input.padded) {
+      if (tensors[i].scalar_type() != input.view.dtype) return false;
       for (size_t d = 0; d < input.base_sizes.size(); ++d) {
         if (impl.sizes()[d] > input.base_sizes[d]) return false;
       }
+      values.emplace_back();  // made when it runs
       continue;
     }
-    if (impl.sizes() != trace::ShapeRef(input.geometry.sizes) ||
-        impl.strides() != trace::ShapeRef(input.geometry.strides) ||
-        impl.storage_offset() != input.geometry.offset || impl.is_conj() != input.conj ||
-        impl.is_neg() != input.neg) {
-      return false;
-    }
-    const trace::ValuePtr value = value_of(tensors[i]);
+    if (!input.view.fits(tensors[i])) return false;
+    if (!first) continue;  // over a value that was looked at
+    trace::ValuePtr value = value_of(tensors[i]);
     if (!value || value->dtype() != input.value_dtype ||
         value->dims() != trace::ShapeRef(input.base_sizes) ||
         value->strides() != trace::ShapeRef(input.base_strides)) {
       return false;
     }
+    values.push_back(std::move(value));
   }
   return shares_alike(tensors);
 }
 
-at::Tensor CompiledGraph::view_of(const at::Tensor& base, const View& view) {
-  at::Tensor out = at::detail::make_tensor<c10::TensorImpl>(
-      c10::Storage(base.storage()), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1),
-      c10::scalarTypeToTypeMeta(view.dtype));
-  c10::TensorImpl* impl = out.unsafeGetTensorImpl();
-  impl->set_sizes_and_strides(view.geometry.sizes, view.geometry.strides, view.geometry.offset);
-  if (view.conj) impl->_set_conj(true);
-  if (view.neg) impl->_set_neg(true);
-  // A write to either is noticed by who saved the other for backward.
-  if (!base.is_inference() && !out.is_inference()) {
-    impl->set_version_counter(base.unsafeGetTensorImpl()->version_counter());
-  }
-  return out;
-}
-
-std::vector<at::Tensor> CompiledGraph::run(std::vector<at::Tensor> tensors,
+std::vector<at::Tensor> CompiledGraph::run(std::vector<at::Tensor> tensors, Values values,
                                            const std::vector<int64_t>& numbers,
                                            const std::vector<float>& floats) {
   trace::Program& program = *program_;
   launch_pending(device_, Cut::kCompiledCall);  // it may hold what this call could take
-  std::vector<trace::ValuePtr> values;
-  values.reserve(bases_.size());
   Execution run;
-  for (const size_t first : bases_) {
-    values.push_back(inputs_[first].padded
-                         ? padded_value(tensors[first], inputs_[first].base_sizes)
-                         : device::cell_of(*tensors[first].unsafeGetTensorImpl())->load());
-    run.args.push_back(values.back()->raw());
+  for (size_t i = 0; i < bases_.size(); ++i) {
+    const Input& input = inputs_[bases_[i]];
+    if (input.padded) values[i] = padded_value(tensors[bases_[i]], input.base_sizes);
+    run.args.push_back(values[i]->raw());
   }
   run.s64 = numbers;
   run.f32 = floats;
@@ -217,7 +208,9 @@ std::vector<at::Tensor> CompiledGraph::run(std::vector<at::Tensor> tensors,
   execute(program, run, device_, issue_line(), base::journal::Kind::kLaunch);
 
   size_t next = 0;
+  const int64_t* kept = keep.begin();  // in the order of the outputs
   std::vector<at::Tensor> fresh;
+  fresh.reserve(program.outputs.size());
   for (const trace::Program::Output& output : program.outputs) {
     if (!output.defined) {
       fresh.emplace_back();
@@ -228,7 +221,9 @@ std::vector<at::Tensor> CompiledGraph::run(std::vector<at::Tensor> tensors,
       const auto at = static_cast<size_t>(output.write);
       c10::TensorImpl& written = *tensors[bases_[at]].unsafeGetTensorImpl();
       target = device::cell_of(written);
-      if (std::find(keep.begin(), keep.end(), output.write) == keep.end()) {
+      if (kept != keep.end() && *kept == output.write) {
+        ++kept;
+      } else {
         values[at].reset();  // its memory is the result's: count it once
         target->store({});
       }
@@ -250,7 +245,7 @@ std::vector<at::Tensor> CompiledGraph::run(std::vector<at::Tensor> tensors,
     const Result& result = results_[i];
     const at::Tensor& base = result.from >= 0 ? fresh[static_cast<size_t>(result.from)]
                                               : tensors[static_cast<size_t>(-1 - result.from)];
-    results.push_back(result.view ? view_of(base, *result.view) : base);
+    results.push_back(result.view ? result.view->over(base) : base);
     if (result.from >= 0 && i < bounds_.size() && bounds_[i]) {
       results.back() = cut(results.back(), *bounds_[i], numbers);
     }
@@ -270,178 +265,6 @@ std::vector<at::Tensor> CompiledGraph::run(std::vector<at::Tensor> tensors,
   return results;
 }
 
-at::Tensor GraphRecording::add_padded(const at::Tensor& tensor, trace::ShapeRef sizes) {
-  TORCH_CHECK_NOT_IMPLEMENTED(tensor.device().type() == c10::DeviceType::PrivateUse1 &&
-                                  tensor.device().index() == made_->device_,
-                              "an argument on ", tensor.device());
-  const trace::Shape strides = trace::contiguous_strides(sizes);
-  const DType dtype = ops::to_dtype(tensor.scalar_type());
-  CompiledGraph::Input input{tensor.scalar_type(),
-                             dtype,
-                             trace::to_shape(sizes),
-                             strides,
-                             {trace::to_shape(sizes), strides, 0},
-                             false,
-                             false,
-                             values_.size(),
-                             true};
-  made_->inputs_.push_back(std::move(input));
-  made_->bases_.push_back(stand_ins_.size());
-  values_.push_back(recorder_->add_argument(dtype, sizes, strides));
-  stand_ins_.push_back(
-      device::make_tensor(sizes, strides, tensor.scalar_type(), made_->device_, values_.back()));
-  return stand_ins_.back();
-}
-
-void GraphRecording::add_bounded_result(const at::Tensor& tensor, BoundedResult how) {
-  made_->bounds_.resize(results_.size() + 1);
-  made_->bounds_.back() = std::move(how);
-  results_.push_back(tensor);
-}
-
-GraphRecording::GraphRecording(int device)
-    : recorder_(std::make_unique<Recorder>(device)), made_(c10::make_intrusive<CompiledGraph>()) {
-  made_->device_ = device;
-}
-
-at::Tensor GraphRecording::add_argument(const at::Tensor& tensor) {
-  TORCH_CHECK_NOT_IMPLEMENTED(tensor.device().type() == c10::DeviceType::PrivateUse1 &&
-                                  tensor.device().index() == made_->device_,
-                              "an argument on ", tensor.device(),
-                              " of a program on tpu:", made_->device_);
-  const trace::ValuePtr value = value_of(tensor);
-  TORCH_CHECK_NOT_IMPLEMENTED(value, "an argument without memory");
-  return add(tensor, *value);
-}
-
-at::Tensor GraphRecording::add_parameter(c10::IntArrayRef sizes, c10::IntArrayRef strides,
-                                         c10::ScalarType dtype) {
-  auto value = c10::make_intrusive<trace::DeviceValue>(
-      /*recorded_id=*/int64_t{0}, ops::to_dtype(dtype), sizes, strides, made_->device_);
-  return add(device::make_tensor(sizes, strides, dtype, made_->device_, value), *value);
-}
-
-at::Tensor GraphRecording::add(const at::Tensor& tensor, const trace::DeviceValue& value) {
-  given_.push_back(tensor);  // its cell stays the only one at its address
-  const device::Cell* cell = device::cell_of(*tensor.unsafeGetTensorImpl());
-  const auto [at, fresh] = known_.try_emplace(cell, values_.size());
-  const size_t base = at->second;
-  c10::Storage storage;
-  if (fresh) {
-    values_.push_back(recorder_->add_argument(value));
-    made_->bases_.push_back(stand_ins_.size());
-    storage = device::make_storage(made_->device_, tensor.storage().nbytes(), values_.back());
-  } else {
-    storage = stand_ins_[made_->bases_[base]].storage();
-  }
-  made_->inputs_.push_back(CompiledGraph::input_of(tensor, value, base));
-  stand_ins_.push_back(recorded_stand_in(tensor, std::move(storage)));
-  return stand_ins_.back();
-}
-
-void GraphRecording::add_result(const at::Tensor& tensor) { results_.push_back(tensor); }
-
-// Storages in which results overlap.
-std::unordered_set<const device::Cell*> GraphRecording::overlapping() const {
-  std::unordered_map<const device::Cell*, std::vector<c10::TensorImpl*>> by_cell;
-  std::unordered_set<const device::Cell*> out;
-  for (const at::Tensor& result : results_) {
-    if (!on_device(result)) continue;
-    c10::TensorImpl* impl = result.unsafeGetTensorImpl();
-    const device::Cell* cell = device::cell_of(*impl);
-    if (!cell->load()) continue;
-    std::vector<c10::TensorImpl*>& others = by_cell[cell];
-    for (c10::TensorImpl* other : others) {
-      if (other != impl && at::get_overlap_status(other, impl) != at::MemOverlapStatus::No) {
-        out.insert(cell);
-      }
-    }
-    others.push_back(impl);
-  }
-  return out;
-}
-
-std::string GraphRecording::end(trace::Program& program, Sharing sharing) {
-  int next = 0;
-  for (size_t i = 0; i < values_.size(); ++i) {
-    const at::Tensor& first = stand_ins_[made_->bases_[i]];
-    const trace::ValuePtr now = device::cell_of(*first.unsafeGetTensorImpl())->load();
-    if (now == values_[i]) continue;
-    TORCH_CHECK_NOT_IMPLEMENTED(!made_->inputs_[made_->bases_[i]].padded,
-                                "a write to an argument that varies");
-    TORCH_CHECK_NOT_IMPLEMENTED(now && now->bytes() == values_[i]->bytes(),
-                                "an argument whose memory is replaced by another's");
-    recorder_->add_write(i, *values_[i], now);
-    made_->writes_ = true;
-    ++next;
-  }
-  std::unordered_map<const c10::TensorImpl*, int> places;
-  for (size_t i = 0; i < stand_ins_.size(); ++i) {
-    places.emplace(stand_ins_[i].unsafeGetTensorImpl(), -1 - static_cast<int>(i));
-  }
-  // Results over the memory of an argument stay there, as AOTAutograd asks them where they lie.
-  std::unordered_map<const device::Cell*, int> bases;
-  for (size_t i = 0; i < stand_ins_.size(); ++i) {
-    bases.emplace(device::cell_of(*stand_ins_[i].unsafeGetTensorImpl()), -1 - static_cast<int>(i));
-  }
-  if (sharing == Sharing::kNone) bases.clear();
-  const auto shared =
-      sharing == Sharing::kAll ? overlapping() : std::unordered_set<const device::Cell*>();
-  for (const at::Tensor& result : results_) {
-    const c10::TensorImpl& impl = *result.unsafeGetTensorImpl();
-    const auto [place, fresh] = places.try_emplace(&impl, next);
-    if (!fresh && result.defined()) {
-      made_->results_.push_back({place->second, std::nullopt});
-      continue;
-    }
-    const device::Cell* cell = on_device(result) ? device::cell_of(impl) : nullptr;
-    if (cell != nullptr && (bases.count(cell) != 0 || shared.count(cell) != 0)) {
-      places.erase(place);
-      const auto [base, first] = bases.try_emplace(cell, next);
-      if (first) {
-        recorder_->add_base(result);
-        ++next;
-      }
-      made_->results_.push_back(
-          {base->second, CompiledGraph::View{result.scalar_type(), geometry_of(impl),
-                                             impl.is_conj(), impl.is_neg()}});
-      continue;
-    }
-    recorder_->add_result(result, /*may_repeat=*/true);
-    made_->results_.push_back({next++, std::nullopt});
-  }
-  made_->ops_ = recorder_->ops();
-  program.num_inputs = static_cast<int>(stand_ins_.size());
-  return recorder_->finish(program);
-}
-
-std::string GraphRecording::text(const std::string& name) {
-  trace::Program program;
-  program.name = name;
-  return end(program, Sharing::kNone);
-}
-
-void GraphRecording::module(const std::string& name, RecordedModule& out) {
-  out.description.name = name;
-  out.text = end(out.description, Sharing::kNone);
-  for (const CompiledGraph::Result& result : made_->results_) out.results.push_back(result.from);
-}
-
-CompiledPtr GraphRecording::finish(const std::string& name, bool share) {
-  auto program = c10::make_intrusive<trace::Program>();
-  program->name = name;
-  // Results that are cut to their sizes have memory of their own.
-  const Sharing sharing = !made_->bounds_.empty() ? Sharing::kNone
-                          : share                 ? Sharing::kAll
-                                                  : Sharing::kArguments;
-  std::string text = end(*program, sharing);
-  recorder_.reset();
-  compile_by_text(*program, std::move(text));
-  made_->program_ = std::move(program);
-  remember(made_);
-  return made_;
-}
-
 void compile_by_text(trace::Program& program, std::string text) {
   // The text says all; the words before it only keep it apart from the keys of ops.
   static constexpr uint64_t kTag = base::hash_bytes("torch_tpu compiled graph");
@@ -458,11 +281,8 @@ void compile_by_text(trace::Program& program, std::string text) {
     program.compile_seconds = known->compile_seconds;
   }
   program.text = std::move(text);
-  const bool from_disk = !program.code.empty();
   ensure_compiled(program);
-  if (!from_disk || program.origin == trace::Program::Origin::kCompiled) {
-    store.store(program.key, program);
-  }
+  if (program.origin == trace::Program::Origin::kCompiled) store.store(program.key, program);
 }
 
 std::vector<cache::ProgramInfo> compiled_programs() {

@@ -4,19 +4,15 @@
 // nobody else holds it.
 #pragma once
 
-#include <memory>
 #include <optional>
 #include <string>
-#include <unordered_map>
-#include <unordered_set>
 #include <utility>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
+#include <c10/util/SmallVector.h>
 
 #include "csrc/cache/program_info.h"
-#include "csrc/device/cell.h"
-#include "csrc/dispatch/record.h"
 #include "csrc/trace/program.h"
 
 namespace torch_tpu::dispatch {
@@ -38,11 +34,14 @@ struct BoundedResult {
 // Immutable; may be run by several threads.
 class CompiledGraph final : public c10::intrusive_ptr_target {
  public:
-  // Whether these tensors lie in their values as those it was recorded with.
-  bool accepts(const std::vector<at::Tensor>& tensors) const;
-  // One tensor per result. Takes the arguments, so that what they hold is freed when it is used up.
-  // `numbers` are those of a bounded program (bounded.h).
-  std::vector<at::Tensor> run(std::vector<at::Tensor> tensors,
+  // The values of arguments: each is read once a call, so that no write comes in between.
+  using Values = c10::SmallVector<trace::ValuePtr, 16>;
+  // Whether these tensors lie in their values as those it was recorded with; then also the values,
+  // one per argument of the program.
+  bool accepts(const std::vector<at::Tensor>& tensors, Values& values) const;
+  // One tensor per result, for arguments that were accepted. Takes them, so that what they hold is
+  // freed when it is used up. `numbers` are those of a bounded program (bounded.h).
+  std::vector<at::Tensor> run(std::vector<at::Tensor> tensors, Values values,
                               const std::vector<int64_t>& numbers = {},
                               const std::vector<float>& floats = {});
 
@@ -53,31 +52,31 @@ class CompiledGraph final : public c10::intrusive_ptr_target {
   friend CompiledPtr load_module(const ModuleToLoad& module);
   friend std::vector<cache::ProgramInfo> compiled_programs();
 
-  // How an argument lies in its value.
-  struct Input {
-    c10::ScalarType dtype;
-    stablehlo::DType value_dtype;
-    trace::Shape base_sizes;
-    trace::Shape base_strides;
-    trace::Geometry geometry;
-    bool conj;
-    bool neg;
-    size_t base;          // the program's argument: views of one storage share it
-    bool padded = false;  // any size up to base_sizes
-  };
-  // How one of several results lies in memory they share.
+  // How a tensor lies in its storage.
   struct View {
     c10::ScalarType dtype;
     trace::Geometry geometry;
-    bool conj;
-    bool neg;
+    bool conj = false;
+    bool neg = false;
+
+    explicit View(const at::Tensor& tensor);
+    View(c10::ScalarType dtype, trace::Geometry geometry)
+        : dtype(dtype), geometry(std::move(geometry)) {}
+    bool fits(const at::Tensor& tensor) const;
+    at::Tensor over(const at::Tensor& base) const;
+  };
+  struct Input {
+    View view;
+    stablehlo::DType value_dtype;
+    trace::Shape base_sizes;
+    trace::Shape base_strides;
+    size_t base;          // the program's argument: views of one storage share it
+    bool padded = false;  // any size up to base_sizes
   };
   struct Result {
-    int from;  // a new tensor of the program's outputs, or -1 - input
-    std::optional<View> view;
+    int from;                  // a new tensor of the program's outputs, or -1 - input
+    std::optional<View> view;  // where it shares the memory of `from`
   };
-  static at::Tensor view_of(const at::Tensor& base, const View& view);
-  static Input input_of(const at::Tensor& tensor, const trace::DeviceValue& value, size_t base);
   // Whether the same of them share storages as when it was recorded.
   bool shares_alike(const std::vector<at::Tensor>& tensors) const;
 
@@ -91,53 +90,12 @@ class CompiledGraph final : public c10::intrusive_ptr_target {
   std::vector<std::pair<std::string, int>> ops_;
 };
 
+// What an argument holds. Memory that nobody wrote yet reads as zeros.
+trace::ValuePtr value_of(const at::Tensor& tensor);
 // Compiles a module, or loads its executable from disk, where it is kept by its text.
 void compile_by_text(trace::Program& program, std::string text);
 // From here on the graph is part of reports.
 void remember(const CompiledPtr& graph);
-
-// A recording as it leaves this process: the module, and what its arguments and results are.
-struct RecordedModule {
-  std::string text;
-  trace::Program description;  // outputs, checks, extra inputs, draws; it has no executable
-  std::vector<int> results;    // of the function: see CompiledGraph::results_
-};
-
-// While one is alive on a thread, ops of that thread are recorded.
-class GraphRecording {
- public:
-  explicit GraphRecording(int device);
-
-  // What stands for the tensor in the recording. All come before the first op.
-  at::Tensor add_argument(const at::Tensor& tensor);
-  // The same for a dense tensor that need not exist.
-  at::Tensor add_parameter(c10::IntArrayRef sizes, c10::IntArrayRef strides, c10::ScalarType dtype);
-  // The same with more room; any such tensor of a size up to that will do.
-  at::Tensor add_padded(const at::Tensor& tensor, trace::ShapeRef sizes);
-  void add_result(const at::Tensor& tensor);
-  void add_bounded_result(const at::Tensor& tensor, BoundedResult how);
-  // Compiles, or loads from disk. Ends the recording. With `share`, results that overlap in memory
-  // do so at every call; else each has its own.
-  CompiledPtr finish(const std::string& name, bool share);
-  // The module alone.
-  std::string text(const std::string& name);
-  void module(const std::string& name, RecordedModule& out);
-
- private:
-  // Which results may lie in memory that is not theirs alone.
-  enum class Sharing : uint8_t { kNone, kArguments, kAll };
-  at::Tensor add(const at::Tensor& tensor, const trace::DeviceValue& value);
-  std::string end(trace::Program& program, Sharing sharing);
-  std::unordered_set<const device::Cell*> overlapping() const;
-
-  std::unique_ptr<Recorder> recorder_;
-  CompiledPtr made_;
-  std::unordered_map<const device::Cell*, size_t> known_;  // storages of the arguments
-  std::vector<at::Tensor> given_;
-  std::vector<at::Tensor> stand_ins_;
-  std::vector<trace::ValuePtr> values_;  // per storage: what it held at first
-  std::vector<at::Tensor> results_;
-};
 
 // For reports: those that are alive.
 std::vector<cache::ProgramInfo> compiled_programs();

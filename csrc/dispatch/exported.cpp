@@ -95,8 +95,8 @@ CompiledPtr load_module(const ModuleToLoad& module) {
     geometry.strides = strides;
     const size_t base = made->inputs_.size();
     made->bases_.push_back(base);
-    made->inputs_.push_back({input.dtype, ops::to_dtype(input.dtype), sizes, strides, geometry,
-                             /*conj=*/false, /*neg=*/false, base});
+    made->inputs_.push_back({CompiledGraph::View(input.dtype, std::move(geometry)),
+                             ops::to_dtype(input.dtype), sizes, strides, base});
   }
   int next = 0;
   for (const ModuleToLoad::Output& output : module.outputs) {

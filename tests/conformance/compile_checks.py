@@ -28,6 +28,7 @@ from .op_checks import (
     SkipError,
     _other_order,
     call,
+    cpu_results,
     differentiable,
     gradients,
     has_gradient,
@@ -58,13 +59,8 @@ def check_compiled(name: str, dtype: torch.dtype, most: int, dynamic: bool = Fal
 
 def _check(name: str, dtype: torch.dtype, most: int, dynamic: bool) -> int:
     op = OPS[name]
-    grad = has_gradient(op, dtype)
     compared = 0
-    for sample in samples_of(op, dtype, most, grad):
-        try:
-            cpu_in, expected = call(op, sample, "cpu")
-        except Exception:  # not a sample the CPU can run
-            continue
+    for sample, cpu_in, expected in cpu_results(op, dtype, most):
         with suppress(_NotForPyTorchError):
             _check_sample(op, sample, dtype, cpu_in, expected, dynamic)
             compared += 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Any
 from unittest import mock
@@ -110,16 +110,22 @@ def differentiable(sample: Any, result: Any) -> list[torch.Tensor]:
     return tensors_of(sample.output_process_fn_grad(result))
 
 
+def cpu_results(op: Any, dtype: torch.dtype, most: int) -> Iterator[tuple[Any, Any, Any]]:
+    """Samples that the CPU can run, with their inputs and results there."""
+    for sample in samples_of(op, dtype, most, has_gradient(op, dtype)):
+        try:
+            inputs, results = call(op, sample, "cpu")
+        except Exception:  # not a sample for it
+            continue
+        yield sample, inputs, results
+
+
 def check_values_and_gradients(name: str, dtype: torch.dtype, most: int) -> int:
     op = OPS[name]
     grad = has_gradient(op, dtype)
     rtol, atol = tolerances_of(op, dtype)
     compared = 0
-    for sample in samples_of(op, dtype, most, grad):
-        try:
-            cpu_in, expected = call(op, sample, "cpu")
-        except Exception:  # not a sample the CPU can run
-            continue
+    for sample, cpu_in, expected in cpu_results(op, dtype, most):
         dev_in, actual = call(op, sample, DEVICE)
         check_layout(actual, expected, meta=partial(result_of, op, sample, "meta"))
         if op.name in UNDEFINED_VALUES or is_random(op, sample, expected):

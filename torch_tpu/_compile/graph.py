@@ -16,7 +16,7 @@ from torch import fx
 from torch_tpu import _C
 from torch_tpu._compile.bounded import BoundedGraph
 from torch_tpu._compile.device_number import DeviceNumber
-from torch_tpu._compile.interpreter import Env, HostPart, NodeError, evaluate
+from torch_tpu._compile.interpreter import Env, HostPart, NodeError, evaluate, run_module
 from torch_tpu._compile.options import Options
 from torch_tpu._compile.plan import DEVICE, CannotPlanError, Plan, make_plan, tensors_of
 from torch_tpu._compile.sizes import UnprovenError
@@ -171,20 +171,18 @@ class CompiledGraph:
     def _device_inputs(self, env: Env) -> list[Any]:
         """Arguments of the program: device tensors and numbers as they come, the constants, then
         what the CPU has made."""
-        plan = self._plan
-        assert plan is not None
         inputs = [env[node] for node in self._taken] + self._kept
-        device = next((t.device for t in tensors_of(inputs)), None) or self._device()
+        device = torch.device(DEVICE, self._device(inputs))
         inputs += [env[node].to(device) for node in self._uploads]
         return inputs + [torch.stack([env[n] for n in pack]).to(device) for pack in self._packs]
 
-    def _device(self) -> torch.device:
-        for node in self._gm.graph.nodes:
-            for tensor in tensors_of(node.meta.get("val")):
-                if tensor.device.type == DEVICE:
-                    index = tensor.device.index
-                    return torch.device(DEVICE, _C._current_device() if index is None else index)
-        return torch.device(DEVICE, _C._current_device())
+    def _device(self, inputs: list[Any]) -> int:
+        """Whose the inputs are; without any, the one where the graph makes its tensors."""
+        traced = (node.meta.get("val") for node in self._gm.graph.nodes)
+        for tensor in itertools.chain(tensors_of(inputs), *map(tensors_of, traced)):
+            if tensor.device.type == DEVICE and tensor.device.index is not None:
+                return tensor.device.index
+        return _C._current_device()
 
     def _add_variant(self, inputs: list[Any]) -> bool:
         """Records and compiles a program for such arguments; False when that cannot be."""
@@ -193,13 +191,9 @@ class CompiledGraph:
         if len(self._program) >= self._options.max_variants:
             self._give_up(f"it has {len(self._program)} programs already, one per size or number")
             return False
-        device = next((t.device for t in tensors_of(inputs)), None) or self._device()
         try:
-            graph, others = self._record(inputs, device)
-        except NodeError as error:
-            self._give_up(str(error), error)
-            return False
-        except NotImplementedError as error:
+            graph, others = self._record(inputs)
+        except (NodeError, NotImplementedError) as error:
             self._give_up(str(error), error)
             return False
         constants = [value for value in inputs if not _is_tensor(value)]
@@ -209,14 +203,13 @@ class CompiledGraph:
         )
         return True
 
-    def _record(self, inputs: list[Any], device: torch.device) -> tuple[Any, list[Any]]:
+    def _record(self, inputs: list[Any]) -> tuple[Any, list[Any]]:
         plan = self._plan
         assert plan is not None
-        index = device.index if device.index is not None else _C._current_device()
         with (
             torch._C._AutoDispatchBelowAutograd(),
             torch._C._DisableAutocast(),
-            _C._Recording(index) as recording,
+            _C._Recording(self._device(inputs)) as recording,
         ):
             stand_ins = [recording.argument(v) if _is_tensor(v) else v for v in inputs]
             env = self._bind(stand_ins)
@@ -260,23 +253,12 @@ class CompiledGraph:
         warnings.warn(text, stacklevel=2)
 
     def _run_op_by_op(self, args: list[Any]) -> list[Any]:
-        env: Env = {}
-        given = iter(list(args))
+        given = list(args)
         args.clear()
-        nodes = list(self._gm.graph.nodes)
-        output = nodes[-1]
-        for node in nodes:
-            if node.op == "placeholder":
-                env[node] = next(given)
-            elif node.op == "get_attr":
-                from torch_tpu._compile.interpreter import attribute
-
-                env[node] = attribute(self._gm, str(node.target))
         try:
-            evaluate([node for node in nodes if node.op != "output"], env)
+            return list(run_module(self._gm, given))
         except NodeError as error:
             raise error.__cause__ from None  # type: ignore[misc]
-        return _values(output, env)
 
 
 def _values(output: fx.Node, env: Env) -> list[Any]:
