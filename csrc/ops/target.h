@@ -25,6 +25,8 @@ struct Target {
   // A product of half types is asked for in that type, and the bias is added in it. XLA:CUDA has
   // kernels that do both before they round once, but for f32 results writes twice the bytes.
   bool rounds_half_products = false;
+  // stablehlo.sine, cosine and tan of f32 run in vectors. XLA:CPU calls the C library's.
+  bool has_vector_trigonometry = true;
   // Of products of f32: the user's setting when the op was called. An op may be lowered later.
   stablehlo::Precision f32_precision = stablehlo::Precision::kHighest;
   AttentionForm attention = AttentionForm::kBlocks;
