@@ -81,21 +81,23 @@ Value unless_tiny(const Value& result, const Value& x) {
   return b.select(is(Compare::kLt, b.abs(x), kTiny), x, b.convert(result, DType::kF32));
 }
 
-bool written_out(const Value& x) {
-  return x.dtype() == DType::kF32 && !target().has_vector_trigonometry;
+// `enough`: elements from which on it is worth a change of threads (see Target::alone).
+bool written_out(const Value& x, int64_t enough) {
+  if (x.dtype() != DType::kF32 || target().has_vector_trigonometry) return false;
+  return !target().alone || x.numel() >= enough;
 }
 
 }  // namespace
 
 Value sin(const Value& x) {
-  if (!written_out(x)) return x.builder().sine(x);
+  if (!written_out(x, 8192)) return x.builder().sine(x);
   const HalfTurns angle = half_turns(x);
   return unless_tiny(sine_of_half_turns(negate_if_odd(angle.rest, angle.count)), x);
 }
 
 Value cos(const Value& x) {
   Builder& b = x.builder();
-  if (!written_out(x)) return b.cosine(x);
+  if (!written_out(x, 8192)) return b.cosine(x);
   // cos(pi * (n + 1/2 + r)) = sin(pi * -r), the other way round where n is odd.
   const HalfTurns angle = half_turns(x, 0.5);
   const Value rest = negate_if_odd(-angle.rest, angle.count);
@@ -104,7 +106,7 @@ Value cos(const Value& x) {
 
 Value tan(const Value& x) {
   Builder& b = x.builder();
-  if (!written_out(x)) return b.tan(x);
+  if (!written_out(x, 1024)) return b.tan(x);
   const Value rest = half_turns(x).rest;
   const Value cosine = sine_of_half_turns(0.5 - b.abs(rest));
   return unless_tiny(sine_of_half_turns(rest) / cosine, x);
