@@ -186,6 +186,20 @@ PyCodeObject* code_of(_PyInterpreterFrame* frame) noexcept {
 #endif
 }
 
+// Whether Dynamo made this code. It must not be pinned: the compiled functions it calls live as
+// long as it does. It belongs to a frame of this thread, so its names may be read without the GIL.
+bool made_by_dynamo(PyCodeObject* code) noexcept {
+  PyObject* names = code->co_names;
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(names); ++i) {
+    PyObject* name = PyTuple_GET_ITEM(names, i);
+    if (!PyUnicode_IS_COMPACT_ASCII(name)) continue;
+    const std::string_view text(reinterpret_cast<const char*>(PyUnicode_1BYTE_DATA(name)),
+                                static_cast<size_t>(PyUnicode_GET_LENGTH(name)));
+    if (text.starts_with("__compiled_fn") || text.starts_with("__resume_at")) return true;
+  }
+  return false;
+}
+
 #endif  // TORCH_TPU_READS_FRAMES
 
 }  // namespace
@@ -201,7 +215,10 @@ IssueLine capture_line() noexcept {
     if (!has_line(frame)) continue;
     PyCodeObject* code = code_of(frame);
     Kind kind = pinned.find(code);
-    if (kind == Kind::kUnknown) kind = pinned.add(code);
+    if (kind == Kind::kUnknown) {
+      if (made_by_dynamo(code)) continue;  // the line that called it says enough
+      kind = pinned.add(code);
+    }
     if (kind == Kind::kUnknown) return {};
     if (kind == Kind::kLibrary && innermost.code != nullptr) continue;
     const int unit = _PyInterpreterFrame_LASTI(frame);

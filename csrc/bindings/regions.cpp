@@ -1,4 +1,6 @@
-// Control flow inside a recording, for torch_tpu/_compile/control_flow.py.
+// Control flow and random state inside a recording, for torch_tpu/_compile/control_flow.py and
+// random.py.
+#include <c10/util/ScopeExit.h>
 #include <pybind11/functional.h>
 #include <pybind11/stl.h>
 
@@ -7,6 +9,15 @@
 #include "csrc/dispatch/record_regions.h"
 
 namespace torch_tpu::bindings {
+namespace {
+
+dispatch::Recorder& recorder() {
+  dispatch::Recorder* current = dispatch::Recorder::current();
+  TORCH_CHECK(current != nullptr, "Nothing is being recorded.");
+  return *current;
+}
+
+}  // namespace
 
 void bind_regions(py::module_& m) {
   m.def(
@@ -22,6 +33,18 @@ void bind_regions(py::module_& m) {
         "x.select(dim, index) for an index on the device.");
   m.def("_record_assert", &dispatch::record_assert, py::arg("condition"), py::arg("message"),
         "Raises a RuntimeError once the program has found the condition false.");
+  m.def(
+      "_record_rng_state", [] { return recorder().rng_state(); },
+      "The state that the next random op of the recording will draw from, int64[2].");
+  m.def(
+      "_record_with_rng_state",
+      [](const at::Tensor& state, const std::function<py::object()>& draw) {
+        dispatch::Recorder& recorder = bindings::recorder();
+        recorder.use_rng_state(state);
+        const auto back = c10::make_scope_exit([&] { recorder.use_rng_state({}); });
+        return draw();
+      },
+      py::arg("state"), py::arg("draw"), "Records a callable whose random ops draw from a state.");
 }
 
 }  // namespace torch_tpu::bindings

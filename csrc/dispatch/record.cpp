@@ -107,17 +107,19 @@ void Recorder::add_check(ops::PendingCheck check) {
 // Each random op of the recording has its own part of the generator's stream; in a loop, of a
 // stream that the iteration derives from it, since nobody knows how many there will be.
 Value Recorder::next_rng_state(uint64_t draws) {
-  if (!rng_state_.defined()) {
-    rng_state_ = b_.parameter(Type(DType::kU64, {2}));
-    extra_inputs_.emplace_back();
-    extra_values_.push_back(rng_state_);
-  }
   const auto moved = [&](const Value& state, uint64_t by) {
     const Value seed = b_.slice(state, {0}, {1});
     const Value offset = b_.slice(state, {1}, {2});
     const Value sum = b_.add(offset, b_.splat(static_cast<double>(by), offset.type()));
     return b_.concatenate({seed, sum}, 0);
   };
+  if (given_state_.defined())
+    return moved(given_state_, std::exchange(given_draws_, given_draws_ + draws));
+  if (!rng_state_.defined()) {
+    rng_state_ = b_.parameter(Type(DType::kU64, {2}));
+    extra_inputs_.emplace_back();
+    extra_values_.push_back(rng_state_);
+  }
   Value state = rng_state_;
   uint64_t* taken = &draws_;
   for (Scope* scope : scopes_) {
@@ -133,6 +135,16 @@ Value Recorder::next_rng_state(uint64_t draws) {
   state = moved(state, *taken);
   *taken += draws;
   return state;
+}
+
+at::Tensor Recorder::rng_state() {
+  return make(b_.bitcast_convert(next_rng_state(0), Type(DType::kS64, {2})), at::kLong);
+}
+
+void Recorder::use_rng_state(const at::Tensor& state) {
+  given_state_ =
+      state.defined() ? b_.bitcast_convert(read(state), Type(DType::kU64, {2})) : Value();
+  given_draws_ = 0;
 }
 
 void Recorder::record(const Op& op, c10::Stack* stack) {

@@ -57,6 +57,13 @@ class Recorder {
                   c10::IntArrayRef strides = {});
   void add_check(ops::PendingCheck check);
 
+  // --- for whoever draws the same numbers again ---
+  // The generator's state as the next random op will find it: int64[2].
+  at::Tensor rng_state();
+  // Random ops continue from this state instead of the generator's; undefined: from the
+  // generator's again, which has not moved meanwhile.
+  void use_rng_state(const at::Tensor& state);
+
   // While one is alive, ops are recorded into a region that the builder has open. What they make
   // cannot be used once it has ended.
   class Scope {
@@ -101,6 +108,8 @@ class Recorder {
   std::vector<stablehlo::Value> extra_values_;  // beside extra_inputs_
   stablehlo::Value rng_state_;
   uint64_t draws_ = 0;
+  stablehlo::Value given_state_;  // see use_rng_state
+  uint64_t given_draws_ = 0;
   std::vector<trace::Program::Output> outputs_;
   stablehlo::Values results_;
   std::vector<std::pair<std::string, int>> ops_;

@@ -138,9 +138,6 @@ Value log(const Value& x) { return x.builder().log(x); }
 Value log2(const Value& x) { return log(x) * (1 / std::numbers::ln2); }
 Value log10(const Value& x) { return log(x) * (1 / std::numbers::ln10); }
 Value log1p(const Value& x) { return x.builder().log_plus_one(x); }
-Value sin(const Value& x) { return x.builder().sine(x); }
-Value cos(const Value& x) { return x.builder().cosine(x); }
-Value tan(const Value& x) { return x.builder().tan(x); }
 Value asin(const Value& x) { return x.builder().asin(x); }
 Value acos(const Value& x) { return x.builder().acos(x); }
 Value atan(const Value& x) { return x.builder().atan(x); }

@@ -28,6 +28,11 @@ struct Target {
   // Rows of half types whose length is no multiple of 8 are padded for large products: cuBLAS reads
   // others at a third of the speed.
   bool aligns_half_rows = false;
+  // stablehlo.sine, cosine and tan of f32 run in vectors. XLA:CPU calls the C library's.
+  bool has_vector_trigonometry = true;
+  // The program has no other op. XLA:CPU runs one of fewer than 1000 operations in the calling
+  // thread, which saves 7 us, and does not count its own transcendental functions.
+  bool alone = false;
   // Of products of f32: the user's setting when the op was called. An op may be lowered later.
   stablehlo::Precision f32_precision = stablehlo::Precision::kHighest;
   AttentionForm attention = AttentionForm::kBlocks;

@@ -256,8 +256,10 @@ DType carrier_dtype(Carrier carrier) {
   return DType::kF32;
 }
 
-NodeOutputs lower_into(Builder& b, Node& node, const NodeInputs& inputs) {
-  const ops::TargetScope scope(node.target);
+NodeOutputs lower_into(Builder& b, Node& node, const NodeInputs& inputs, bool alone) {
+  ops::Target target = node.target;
+  target.alone = alone;
+  const ops::TargetScope scope(target);
   return NodeLowering(b, node, inputs).run();
 }
 
@@ -273,7 +275,7 @@ std::string module_name(const std::string& op_name) {
 Lowered lower(Node& node) {
   Builder b;
   const NodeInputs inputs = declare_parameters(b, node);
-  const NodeOutputs out = lower_into(b, node, inputs);
+  const NodeOutputs out = lower_into(b, node, inputs, true);
   Lowered lowered;
   Values outputs;
   for (size_t i = 0; i < out.results.size(); ++i) {

@@ -37,8 +37,9 @@ struct NodeOutputs {
   std::vector<ops::PendingCheck> checks;
 };
 
-// Adds one node to a module.
-NodeOutputs lower_into(stablehlo::Builder& b, Node& node, const NodeInputs& inputs);
+// Adds one node to a module. `alone`: there will be no other.
+NodeOutputs lower_into(stablehlo::Builder& b, Node& node, const NodeInputs& inputs,
+                       bool alone = false);
 
 // "aten::add_.Tensor" as the name of a module.
 std::string module_name(const std::string& op_name);

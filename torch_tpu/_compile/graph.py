@@ -19,6 +19,7 @@ from torch_tpu._compile.device_number import DeviceNumber
 from torch_tpu._compile.interpreter import Env, HostPart, NodeError, evaluate, run_module
 from torch_tpu._compile.options import Options
 from torch_tpu._compile.plan import DEVICE, CannotPlanError, Plan, make_plan, tensors_of
+from torch_tpu._compile.random import mark_random
 from torch_tpu._compile.sizes import UnprovenError
 from torch_tpu._compile.vectorize import vectorize
 
@@ -51,6 +52,7 @@ class CompiledGraph:
         self._packs: list[list[fx.Node]] = []
         self._numbers: set[int] = set()  # results of programs that are numbers in the graph
         self._bounded: BoundedGraph | None = None
+        mark_random(gm)
         try:
             vectorize(gm)
             self._plan = make_plan(gm)
