@@ -222,6 +222,14 @@ def _load_module(
 def _plain(tensor: torch.Tensor) -> torch.Tensor: ...
 
 # topology.cpp
+def _register_foreign(
+    name: str,
+    traced: Sequence[str],
+    lower: Callable[[list[Any], str, str], Any],
+    differentiate: Callable[..., Any] | None,
+) -> None: ...
+def _forget_foreign(name: str) -> None: ...
+
 class _Topology:
     def __init__(self, name: str, plugin: str = "tpu") -> None: ...
     platform_version: str
