@@ -1,6 +1,6 @@
 # The native module, one part per file of csrc/bindings. Until a function is listed here, mypy takes
 # it as Any.
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, TypedDict
 
 import torch
@@ -229,6 +229,7 @@ def _register_foreign(
     differentiate: Callable[..., Any] | None,
 ) -> None: ...
 def _forget_foreign(name: str) -> None: ...
+def _foreign_call(name: str, overload: Any) -> Callable[..., Any]: ...
 
 class _Topology:
     def __init__(self, name: str, plugin: str = "tpu") -> None: ...

@@ -155,7 +155,10 @@ dispatch::Differentiate differentiate_by(py::object apply) {
 
 }  // namespace
 
+void bind_foreign_call(py::module_& m);  // foreign_call.cpp
+
 void bind_foreign(py::module_& m) {
+  bind_foreign_call(m);
   m.def(
       "_register_foreign",
       [](std::string name, std::vector<std::string> traced, py::object lower,

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, overload
 
 from torch_tpu.pallas import _trees
-from torch_tpu.pallas._op import Backward, Definition, JaxOp, Run
+from torch_tpu.pallas._op import Backward, Definition, JaxOp, Run, make_function
 from torch_tpu.pallas._signature import Parameter, mark_written, parameters_of
 
 Function = Callable[..., Any]
@@ -169,7 +169,7 @@ def jax_op(
         differentiable=differentiable,
         x64=x64,
     )
-    return JaxOp(definition, tree, written)
+    return make_function(definition, tree, written, function)
 
 
 @overload

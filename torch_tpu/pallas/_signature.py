@@ -28,6 +28,10 @@ class Parameter:
     written: bool = False
 
     @property
+    def has_default(self) -> bool:
+        return self.default is not _NONE
+
+    @property
     def is_tensor(self) -> bool:
         return self.type == "Tensor"
 
@@ -40,7 +44,7 @@ class Parameter:
         if self.written:
             kind = kind.replace("Tensor", f"Tensor({alias}!)")
         kind += "?" if self.optional else ""
-        default = "" if self.default is _NONE else f"={_default_text(self.default)}"
+        default = f"={_default_text(self.default)}" if self.has_default else ""
         return f"{kind} {self.name}{default}"
 
 
