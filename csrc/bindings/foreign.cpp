@@ -169,6 +169,8 @@ void bind_foreign(py::module_& m) {
       },
       py::arg("name"), py::arg("traced"), py::arg("lower"), py::arg("differentiate"),
       "Kernels on this device for an op whose StableHLO `lower` gives.");
+  m.def("_set_foreign_variant", &ops::set_foreign_variant, py::arg("text"),
+        "What else the StableHLO depends on: another text asks for it again.");
   m.def("_forget_foreign", &dispatch::forget_foreign, py::arg("name"), "Takes those kernels away.");
 }
 

@@ -15,8 +15,18 @@ Values not_called(Call&) {
   throw std::logic_error("a foreign function is called by trace::lower_into");
 }
 
+std::mutex variant_mutex;
+std::string& variant() {
+  static auto* text = new std::string();
+  return *text;
+}
+
 std::string key_of(const std::vector<Argument>& arguments) {
   std::ostringstream out;
+  {
+    const std::lock_guard lock(variant_mutex);
+    out << variant() << ' ';
+  }
   out << static_cast<int>(target().compiler) << ' ' << static_cast<int>(target().f32_precision);
   for (const Argument& argument : arguments) {
     out << '\n' << argument.present << ' ' << argument.tensors.size();
@@ -71,6 +81,11 @@ Values ForeignEntry::lower_call(Builder& b, const Source& source) const {
     }
   }
   return stablehlo::call_foreign(b, *function, operands);
+}
+
+void set_foreign_variant(std::string text) {
+  const std::lock_guard lock(variant_mutex);
+  variant() = std::move(text);
 }
 
 const ForeignEntry* as_foreign(const Entry& entry) {

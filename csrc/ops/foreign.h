@@ -40,6 +40,9 @@ struct ForeignEntry : Entry {
   mutable std::map<std::string, ForeignPtr> known_;
 };
 
+// What else functions depend on: which chip those for TPUs are made for. For all threads.
+void set_foreign_variant(std::string text);
+
 // Null for entries of the table.
 const ForeignEntry* as_foreign(const Entry& entry);
 

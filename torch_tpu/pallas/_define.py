@@ -169,6 +169,8 @@ def jax_op(
         differentiable=differentiable,
         x64=x64,
     )
+    if definition.differentiable:
+        definition.gradient()  # now: a graph that was saved may name it
     return make_function(definition, tree, written, function)
 
 

@@ -10,11 +10,14 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
+import inspect
 import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from torch_tpu import _C
 
 # (element type as in StableHLO, dims): how csrc/bindings/foreign.cpp describes a tensor.
 TypeText = tuple[str, Sequence[int]]
@@ -102,13 +105,55 @@ def _interpreted() -> Iterator[None]:
         setting.set_local(previous)
 
 
+# Mosaic's code differs by generation.
+_chip: str | None = None
+_DEFAULT_CHIP = "TPU v5 lite"
+_TWO_CORES = ("TPU v4", "TPU v5", "TPU v5p")
+
+
 @contextlib.contextmanager
-def _settings(x64: bool, precision: str, interpret: bool) -> Iterator[None]:
+def chip(kind: str) -> Iterator[None]:
+    """Kernels for TPUs are made for this kind of chip ("TPU v5 lite", "TPU v6 lite", "TPU7x").
+    By default the one that is there, or a v5e."""
+    global _chip
+    previous, _chip = _chip, kind
+    _C._set_foreign_variant(kind)
+    try:
+        yield
+    finally:
+        _chip = previous
+        _C._set_foreign_variant(previous or "")
+
+
+def _chip_kind() -> str:
+    if _chip is not None:
+        return _chip
+    found = _C._device_properties(0)
+    return found["kind"] if found["platform_kind"] == "tpu" else _DEFAULT_CHIP
+
+
+def _for_chip(kind: str) -> Any:
+    """Makes JAX believe in such a device while it lowers."""
+    jax = jax_module()
+    from jax._src import mesh
+
+    known = {"device_kind": kind, "num_cores": 2 if kind in _TWO_CORES else 1, "platform": "tpu"}
+    names = inspect.signature(mesh.AbstractDevice).parameters
+    device = mesh.AbstractDevice(**{name: known[name] for name in names})
+    return jax.sharding.use_abstract_mesh(mesh.AbstractMesh((), (), abstract_device=device))
+
+
+@contextlib.contextmanager
+def _settings(
+    x64: bool, precision: str, interpret: bool, platform: str = "cpu"
+) -> Iterator[None]:
     jax = jax_module()
     with contextlib.ExitStack() as stack:
         device = _lowering_device()
         if device is not None:
             stack.enter_context(jax.default_device(device))
+        if platform == "tpu":
+            stack.enter_context(_for_chip(_chip_kind()))
         stack.enter_context(_x64(x64))
         stack.enter_context(jax.default_matmul_precision(precision))
         if interpret:
@@ -175,7 +220,7 @@ def _lower(
     interpret: bool,
 ) -> Lowered:
     jax = jax_module()
-    with _settings(x64, precision, interpret):
+    with _settings(x64, precision, interpret, platform):
         # A new function each time: JAX would find the trace it made for another platform.
         traced = jax.jit(lambda *args: tuple(run(*args)), keep_unused=True).trace(*structs)
         results = [_type_text(aval) for aval in traced.out_info]
