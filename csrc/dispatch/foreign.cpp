@@ -23,6 +23,8 @@ struct Registered {
     // Programs of an earlier definition are not those of this one.
     static std::atomic<uint64_t> serial{0};
     op.id = base::hash_combine(op.id, ++serial);
+    // A traced number is a value of the program also where it is the default.
+    for (ArgPlan& plan : op.args) plan.default_value.reset();
   }
 
   static std::vector<std::string> names_of(const c10::FunctionSchema& schema) {

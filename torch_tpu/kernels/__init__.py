@@ -70,9 +70,7 @@ _flash_op = jax_op(
 _paged_op = jax_op("torch_tpu::paged_attention", _paged_function, differentiable=False)
 _rms_op = jax_op("torch_tpu::rms_norm", _rms_function, backward=_norm.rms_backward)
 _rotary_op = jax_op("torch_tpu::rotary", _norm.rotary_forward, backward=_norm.rotary_backward)
-_loss_op = jax_op(
-    "torch_tpu::cross_entropy", _loss_function, outputs=2, backward=_loss.backward
-)
+_loss_op = jax_op("torch_tpu::cross_entropy", _loss_function, outputs=2, backward=_loss.backward)
 _grouped_op = jax_op("torch_tpu::grouped_matmul", _grouped.product, backward=_grouped.backward)
 _bag_op = jax_op("torch_tpu::embedding_bag", _bag_function, backward=_bags.backward)
 

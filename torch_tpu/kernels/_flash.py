@@ -77,7 +77,7 @@ def _needed(plan: _Plan, i: Any, j: Any) -> Any:
 
 
 def _forward_kernel(
-    q_ref: Any, k_ref: Any, v_ref: Any, o_ref: Any, lse_ref: Any, m: Any, l: Any, acc: Any, *,
+    q_ref: Any, k_ref: Any, v_ref: Any, o_ref: Any, lse_ref: Any, m: Any, total: Any, acc: Any, *,
     plan: _Plan,
 ) -> None:  # fmt: skip
     import jax.numpy as jnp
@@ -88,7 +88,7 @@ def _forward_kernel(
     @pl.when(j == 0)
     def _start() -> None:
         m[...] = jnp.full_like(m, MASKED)
-        l[...] = jnp.zeros_like(l)
+        total[...] = jnp.zeros_like(total)
         acc[...] = jnp.zeros_like(acc)
 
     @pl.when(_needed(plan, i, j))
@@ -99,14 +99,14 @@ def _forward_kernel(
         p = jnp.exp(s - top)
         shrink = jnp.exp(before - top)
         m[...] = top
-        l[...] = l[...] * shrink + p.sum(axis=1, keepdims=True)
+        total[...] = total[...] * shrink + p.sum(axis=1, keepdims=True)
         v = v_ref[0, 0]
         acc[...] = acc[...] * shrink + dot(p.astype(v.dtype), v, (1, 0))
 
     @pl.when(j == plan.num_k - 1)
     def _end() -> None:
-        o_ref[0, 0] = (acc[...] / l[...]).astype(o_ref.dtype)
-        lse_ref[0, 0] = m[...] + jnp.log(l[...])
+        o_ref[0, 0] = (acc[...] / total[...]).astype(o_ref.dtype)
+        lse_ref[0, 0] = m[...] + jnp.log(total[...])
 
 
 def _specs(plan: _Plan, of_q: str, of_k: str) -> tuple[Any, Any, Any]:
@@ -255,9 +255,9 @@ def backward(
     delta = jnp.sum(d_out.astype(jnp.float32) * out.astype(jnp.float32), axis=-1) - d_lse
     # Rows that are padding get weights of zero: nothing is added for them.
     rows = plan.num_q * plan.block_q
-    lse = jnp.pad(
-        lse, [(0, 0), (0, 0), (0, rows - plan.length)], constant_values=-MASKED
-    )[..., None]
+    lse = jnp.pad(lse, [(0, 0), (0, 0), (0, rows - plan.length)], constant_values=-MASKED)[
+        ..., None
+    ]
     delta = _padded(plan, delta[..., None], True)
     operands = (
         _padded(plan, q, True),

@@ -1,8 +1,8 @@
 """Products of groups of rows with a matrix each: the experts of a mixture.
 
 The rows of all groups lie one after the other, and a tile of rows may belong to several groups. So
-the work is cut into items, a tile and a group each, in order: where they meet, a row's mask decides.
-How many items there are is known beforehand; which, only when the sizes are.
+the work is cut into items, a tile and a group each, in order: where they meet, a mask of the rows
+decides. How many items there are is known beforehand; which, only when the sizes are.
 """
 
 from __future__ import annotations
@@ -175,9 +175,7 @@ def transposed_product(x: Any, grad: Any, sizes: Any, dtype: Any) -> Any:
     return out[:num_groups, :inner, :columns]
 
 
-def backward(
-    inputs: tuple[Any, Any, Any], output: Any, grad: Any
-) -> tuple[Any, Any, None]:
+def backward(inputs: tuple[Any, Any, Any], output: Any, grad: Any) -> tuple[Any, Any, None]:
     """Gradients of x and the weights."""
     del output
     x, weights, sizes = inputs

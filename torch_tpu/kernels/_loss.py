@@ -22,7 +22,7 @@ def _logits_block(x_ref: Any, j: Any, block: int, classes: int) -> tuple[Any, An
 
 
 def _kernel(
-    x_ref: Any, t_ref: Any, loss_ref: Any, lse_ref: Any, m: Any, l: Any, picked: Any, *,
+    x_ref: Any, t_ref: Any, loss_ref: Any, lse_ref: Any, m: Any, total: Any, picked: Any, *,
     block: int, classes: int, ignore: int,
 ) -> None:  # fmt: skip
     import jax.numpy as jnp
@@ -33,20 +33,20 @@ def _kernel(
     @pl.when(j == 0)
     def _start() -> None:
         m[...] = jnp.full_like(m, MASKED)
-        l[...] = jnp.zeros_like(l)
+        total[...] = jnp.zeros_like(total)
         picked[...] = jnp.zeros_like(picked)
 
     x, at = _logits_block(x_ref, j, block, classes)
     target = t_ref[...]
     before = m[...]
     top = jnp.maximum(before, x.max(axis=1, keepdims=True))
-    l[...] = l[...] * jnp.exp(before - top) + jnp.exp(x - top).sum(axis=1, keepdims=True)
+    total[...] = total[...] * jnp.exp(before - top) + jnp.exp(x - top).sum(axis=1, keepdims=True)
     m[...] = top
     picked[...] += jnp.where(at == target, x, 0.0).sum(axis=1, keepdims=True)
 
     @pl.when(j == cdiv(classes, block) - 1)
     def _end() -> None:
-        lse = m[...] + jnp.log(l[...])
+        lse = m[...] + jnp.log(total[...])
         lse_ref[...] = lse
         loss_ref[...] = jnp.where(target == ignore, 0.0, lse - picked[...])
 

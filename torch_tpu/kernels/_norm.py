@@ -127,9 +127,7 @@ def rotary_forward(x: Any, cos: Any, sin: Any) -> Any:
     )(x, cos, sin)
 
 
-def rotary_backward(
-    inputs: tuple[Any, Any, Any], output: Any, grad: Any
-) -> tuple[Any, Any, Any]:
+def rotary_backward(inputs: tuple[Any, Any, Any], output: Any, grad: Any) -> tuple[Any, Any, Any]:
     """The gradient of x: turned back. Those of the angles, too, for who asks."""
     import jax.numpy as jnp
 

@@ -10,7 +10,7 @@ from torch_tpu.kernels._common import MASKED, dot, grid_params
 
 
 def _kernel(
-    lengths: Any, pages: Any, q_ref: Any, k_ref: Any, v_ref: Any, o_ref: Any, m: Any, l: Any,
+    lengths: Any, pages: Any, q_ref: Any, k_ref: Any, v_ref: Any, o_ref: Any, m: Any, total: Any,
     acc: Any, *, page: int, per_sequence: int, scale: float,
 ) -> None:  # fmt: skip
     import jax
@@ -24,7 +24,7 @@ def _kernel(
     @pl.when(j == 0)
     def _start() -> None:
         m[...] = jnp.full_like(m, MASKED)
-        l[...] = jnp.zeros_like(l)
+        total[...] = jnp.zeros_like(total)
         acc[...] = jnp.zeros_like(acc)
 
     @pl.when(j * page < length)
@@ -37,14 +37,14 @@ def _kernel(
         p = jnp.exp(s - top)
         shrink = jnp.exp(before - top)
         m[...] = top
-        l[...] = l[...] * shrink + p.sum(axis=1, keepdims=True)
+        total[...] = total[...] * shrink + p.sum(axis=1, keepdims=True)
         v = v_ref[0, 0]
         acc[...] = acc[...] * shrink + dot(p.astype(v.dtype), v, (1, 0))
 
     @pl.when(j == per_sequence - 1)
     def _end() -> None:
-        total = l[...]
-        o_ref[0, 0] = (acc[...] / jnp.where(total == 0, 1.0, total)).astype(o_ref.dtype)
+        sums = total[...]
+        o_ref[0, 0] = (acc[...] / jnp.where(sums == 0, 1.0, sums)).astype(o_ref.dtype)
 
 
 def forward(

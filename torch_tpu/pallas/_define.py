@@ -71,9 +71,7 @@ def _flat_run(
     return run
 
 
-def _backward_run(
-    backward: Function, parameters: Sequence[Parameter], outputs: Any
-) -> Backward:
+def _backward_run(backward: Function, parameters: Sequence[Parameter], outputs: Any) -> Backward:
     def run(args: dict[str, Any], outs: Sequence[Any], gradients: Sequence[Any]) -> Sequence[Any]:
         inputs: list[Any] = []
         statics: dict[str, Any] = {}

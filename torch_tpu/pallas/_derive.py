@@ -13,9 +13,7 @@ from torch_tpu.pallas._signature import Parameter
 
 def _positional(definition: Definition) -> list[Parameter]:
     """Derived ops take everything by position, and have no defaults."""
-    return [
-        Parameter(p.name, p.type, p.optional, traced=p.traced) for p in definition.parameters
-    ]
+    return [Parameter(p.name, p.type, p.optional, traced=p.traced) for p in definition.parameters]
 
 
 def _arrays(definition: Definition, args: dict[str, Any]) -> list[Any]:

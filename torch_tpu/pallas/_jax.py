@@ -39,7 +39,7 @@ _HLO_NAMES = {name: text for text, name in _JAX_NAMES.items()}
 _WIDE = ("int64", "uint64", "float64", "complex128")
 
 
-class MissingJax(ImportError):
+class MissingJaxError(ImportError):
     """JAX is not installed."""
 
 
@@ -59,7 +59,7 @@ def jax_module() -> Any:
     try:
         import jax
     except ImportError as error:
-        raise MissingJax(
+        raise MissingJaxError(
             "kernels in JAX and Pallas need JAX, which is not installed. "
             "Install it: pip install torchtpu[jax]"
         ) from error
@@ -86,10 +86,11 @@ def _lowering_device() -> Any:
 
 def _x64(on: bool) -> Any:
     jax = jax_module()
-    enable = getattr(jax, "enable_x64", None)
-    if enable is None:
-        from jax.experimental import enable_x64 as enable
-    return enable(on)
+    if hasattr(jax, "enable_x64"):
+        return jax.enable_x64(on)
+    from jax.experimental import enable_x64
+
+    return enable_x64(on)
 
 
 @contextlib.contextmanager
@@ -144,9 +145,7 @@ def _for_chip(kind: str) -> Any:
 
 
 @contextlib.contextmanager
-def _settings(
-    x64: bool, precision: str, interpret: bool, platform: str = "cpu"
-) -> Iterator[None]:
+def _settings(x64: bool, precision: str, interpret: bool, platform: str = "cpu") -> Iterator[None]:
     jax = jax_module()
     with contextlib.ExitStack() as stack:
         device = _lowering_device()

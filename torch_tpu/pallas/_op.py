@@ -10,6 +10,7 @@ import torch
 
 from torch_tpu import _C
 from torch_tpu.pallas import _jax, _trees
+from torch_tpu.pallas._autograd import differentiated, tensors_of
 from torch_tpu.pallas._signature import Parameter, schema_text
 
 # Takes the arguments by name, arrays in place of tensors, and gives the arrays it returns.
@@ -79,12 +80,7 @@ class Definition:
         torch.library.register_fake(self.name, self._fake, lib=library, allow_override=True)
         differentiate = None
         if self.differentiable:
-            from torch_tpu.pallas._autograd import differentiated
-
-            lists = self.num_results is None or any(p.is_tensor_list for p in self.parameters)
-            differentiate = differentiated(
-                overload, self.bind, self._save, self._backward, has_lists=lists
-            )
+            differentiate = differentiated(self, overload)
         if not self.written:
             torch.library.register_vmap(self.name, self._vmap, lib=library)
         traced = [p.name for p in self.parameters if p.traced]
@@ -176,7 +172,7 @@ class Definition:
                 )
 
     def _failure(self, described: Sequence[Described], error: Exception) -> Exception:
-        if isinstance(error, (_jax.MissingJax, KeyboardInterrupt)):
+        if isinstance(error, (_jax.MissingJaxError, KeyboardInterrupt)):
             return error
         return RuntimeError(
             f"[{self.name}] JAX cannot trace the kernel for {self._readable(described)}. "
@@ -246,7 +242,7 @@ class Definition:
     def _fake(self, *args: Any, **kwargs: Any) -> Any:
         values = self.bind(args, kwargs)
         results = self.result_types(self._describe(values))[: self.num_results]
-        where = next(t.device for t in _tensors(values))
+        where = next(t.device for t in tensors_of(values))
         made = [torch.empty(d, dtype=_TORCH_OF_HLO[t], device=where) for t, d in results]
         return self._given(made)
 
@@ -254,47 +250,6 @@ class Definition:
         if self.num_results is None:
             return results
         return results[0] if self.num_results == 1 else tuple(results) if results else None
-
-    def _save(self, ctx: Any, values: Sequence[Any], output: Any) -> None:
-        outputs = list(output) if isinstance(output, (tuple, list)) else [output]
-        tensors = _tensors(values)
-        ctx.set_materialize_grads(False)
-        ctx.num_tensors = len(tensors)
-        ctx.save_for_backward(*tensors, *(outputs if self.backward else ()))
-        # Per argument: True for a tensor, a list of which elements are there, or its value.
-        ctx.plan = [
-            [t is not None for t in value]
-            if parameter.is_tensor_list
-            else (value is not None, None if parameter.is_tensor else value)
-            for parameter, value in zip(self.parameters, values, strict=True)
-        ]
-        ctx.wanted = [i for i, t in enumerate(tensors) if t.requires_grad]
-
-    def _backward(self, ctx: Any, *grads: Any) -> list[Any]:
-        if self.num_results is None:
-            grads = tuple(grads[0])
-        tensors = list(ctx.saved_tensors[: ctx.num_tensors])
-        outputs = list(ctx.saved_tensors[ctx.num_tensors :])
-        found: dict[int, Any] = {}
-        if ctx.wanted and any(grad is not None for grad in grads):
-            values = self._laid_out(ctx.plan, tensors, values=True)
-            given = [None if g is None else g.contiguous() for g in grads]
-            results = self.gradient().overload(*values, outputs, given, ctx.wanted)
-            found = dict(zip(ctx.wanted, results, strict=True))
-        return self._laid_out(ctx.plan, [found.get(i) for i in range(len(tensors))], values=False)
-
-    def _laid_out(self, plan: list[Any], items: Sequence[Any], values: bool) -> list[Any]:
-        """One of `items` for each tensor among the arguments; the others by value, or None."""
-        left = iter(items)
-        out: list[Any] = []
-        for parameter, entry in zip(self.parameters, plan, strict=True):
-            if parameter.is_tensor_list:
-                out.append([next(left) if there else None for there in entry])
-            elif parameter.is_tensor:
-                out.append(next(left) if entry[0] else None)
-            else:
-                out.append(entry[1] if values else None)
-        return out
 
     def gradient(self) -> Definition:
         """The op of its gradient: arguments, outputs (for a backward that was given), gradients
@@ -328,16 +283,6 @@ class Definition:
         if isinstance(out, (tuple, list)):
             return out, type(out)([0] * len(out))
         return out, 0
-
-
-def _tensors(values: Sequence[Any]) -> list[torch.Tensor]:
-    out: list[torch.Tensor] = []
-    for value in values:
-        if isinstance(value, torch.Tensor):
-            out.append(value)
-        elif isinstance(value, (list, tuple)):
-            out.extend(v for v in value if isinstance(v, torch.Tensor))
-    return out
 
 
 class JaxOp(Protocol):
@@ -377,8 +322,7 @@ def _short_function(definition: Definition) -> Any:
             defaults[f"_default{i}"] = parameter.default
             text += f"=_default{i}"
         params.append(text)
-    names = [p.name for p in definition.parameters]
-    given = [f"{n}={n}" if p.keyword_only else n for n, p in zip(names, definition.parameters)]
+    given = [f"{p.name}={p.name}" if p.keyword_only else p.name for p in definition.parameters]
     scope: dict[str, Any] = {
         **defaults,
         "_compiling": torch.compiler.is_compiling,
@@ -395,9 +339,7 @@ def _short_function(definition: Definition) -> Any:
     return scope[short]
 
 
-def _with_tree(
-    definition: Definition, function: Any, outputs: Any, places: Sequence[int]
-) -> Any:
+def _with_tree(definition: Definition, function: Any, outputs: Any, places: Sequence[int]) -> Any:
     names = [p.name for p in definition.parameters]
     written = [names.index(name) for name in definition.written]
     order = sorted(zip(places, written, strict=True))
