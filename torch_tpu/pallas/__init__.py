@@ -13,7 +13,7 @@ what it traces becomes part of our own program.
     tensor([0., 0.], device='tpu:0')
 """
 
-from torch_tpu.pallas._define import custom_jax_kernel, jax_op
+from torch_tpu.pallas._define import custom_jax_kernel, helion_op, jax_op
 from torch_tpu.pallas._op import JaxOp
 
-__all__ = ["JaxOp", "custom_jax_kernel", "jax_op"]
+__all__ = ["JaxOp", "custom_jax_kernel", "helion_op", "jax_op"]

@@ -172,6 +172,27 @@ def jax_op(
     return make_function(definition, tree, written, function)
 
 
+def helion_op(name: str, kernel: Any, **options: Any) -> JaxOp:
+    """Makes a Helion kernel the op `torch.ops.ns.name`, by way of the Pallas code it generates.
+
+    The kernel must have a configuration (`helion.kernel(backend="pallas", config=...)`): there is
+    no device to tune it on. Options are those of `jax_op`; a gradient needs a `backward`.
+    """
+    source = getattr(kernel, "fn", None)
+    if source is None or not hasattr(type(kernel), "jax_fn"):
+        raise TypeError(
+            f"[{name}] expected a kernel made by helion.kernel (of Helion 1.5 or later, which has "
+            f"Kernel.jax_fn), got {kernel!r}"
+        )
+
+    @functools.wraps(source)
+    def function(*args: Any) -> Any:
+        return kernel.jax_fn(*args)
+
+    options.setdefault("differentiable", "backward" in options)
+    return jax_op(name, function, **options)
+
+
 @overload
 def custom_jax_kernel(function: Function, /) -> JaxOp: ...
 @overload

@@ -151,7 +151,7 @@ def _settings(x64: bool, precision: str, interpret: bool, platform: str = "cpu")
         device = _lowering_device()
         if device is not None:
             stack.enter_context(jax.default_device(device))
-        if platform == "tpu":
+        if platform != "cuda":  # a kernel may ask for the chip also where it is interpreted
             stack.enter_context(_for_chip(_chip_kind()))
         stack.enter_context(_x64(x64))
         stack.enter_context(jax.default_matmul_precision(precision))

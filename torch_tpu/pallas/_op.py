@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol, cast
 
 import torch
+from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from torch_tpu import _C
 from torch_tpu.pallas import _jax, _trees
@@ -204,7 +205,8 @@ class Definition:
             self._check_width(described)
             try:
                 flat, structs = self._flat(described, self.run)
-                results = _jax.result_types(flat, structs, self.x64)
+                with unset_fake_temporarily():  # Helion's kernels use torch while they are traced
+                    results = _jax.result_types(flat, structs, self.x64)
             except Exception as error:
                 raise self._failure(described, error) from error
             self._check_results(described, results)
