@@ -17,9 +17,10 @@ PACKAGES := $(VENV)/.packages-$(call content,requirements/dev.txt)
 EDITABLE := $(VENV)/.editable-$(call content,pyproject.toml)
 GTEST := $(VENV)/.gtest
 LIBTPU := $(VENV)/.libtpu-$(call content,requirements/tpu.txt)
+JAX := $(VENV)/.jax-$(call content,requirements/jax.txt)
 CPP_FILES = $(shell find csrc tests/cpp examples -name '*.cpp' -o -name '*.h' 2>/dev/null)
 
-.PHONY: help setup build demo test py-test cpp-test sanitize conformance tpu-compile-test lint format wheel bench clean
+.PHONY: help setup build demo test py-test cpp-test sanitize conformance tpu-compile-test kernels-test lint format wheel bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -58,7 +59,7 @@ demo: build ## train a small GPT on the device
 
 test: cpp-test py-test ## C++ and Python tests
 
-py-test: build ## Python tests; PYTEST_ARGS="-k name" narrows them
+py-test: build $(JAX) ## Python tests; PYTEST_ARGS="-k name" narrows them
 	$(PY) -m pytest tests -n 2 $(PYTEST_ARGS)
 
 cpp-test: build ## C++ tests
@@ -73,6 +74,14 @@ sanitize: setup ## C++ tests of the core under AddressSanitizer and UBSan (build
 $(LIBTPU): $(PACKAGES)
 	$(PY) -m pip install --disable-pip-version-check --quiet --no-deps -r requirements/tpu.txt
 	@rm -f $(VENV)/.libtpu-* && touch $@
+
+$(JAX): $(PACKAGES)
+	$(PY) -m pip install --disable-pip-version-check --quiet --no-deps -r requirements/jax.txt
+	@rm -f $(VENV)/.jax-* && touch $@
+
+kernels-test: build $(JAX) $(LIBTPU) ## kernels in JAX and Pallas, and that they compile for a TPU
+	$(PY) -m pytest tests/python/test_pallas.py tests/python/test_pallas_errors.py tests/python/test_kernels.py \
+	  tests/python/test_kernels_tpu.py tests/python/test_kernels_examples.py -n 2 $(PYTEST_ARGS)
 
 tpu-compile-test: build $(LIBTPU) ## compile every op for a TPU with libtpu, no chip needed; TPU_COMPILE_ARGS="--ops 'conv*'"
 	PYTHONPATH=tests $(PY) -m conformance.tpu_compile $(TPU_COMPILE_ARGS)

@@ -1,6 +1,6 @@
 # The native module, one part per file of csrc/bindings. Until a function is listed here, mypy takes
 # it as Any.
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, TypedDict
 
 import torch
@@ -224,6 +224,16 @@ def _load_module(
 def _plain(tensor: torch.Tensor) -> torch.Tensor: ...
 
 # topology.cpp
+def _register_foreign(
+    name: str,
+    traced: Sequence[str],
+    lower: Callable[[list[Any], str, str], Any],
+    differentiate: Callable[..., Any] | None,
+) -> None: ...
+def _set_foreign_variant(text: str) -> None: ...
+def _forget_foreign(name: str) -> None: ...
+def _foreign_call(name: str, overload: Any) -> Callable[..., Any]: ...
+
 class _Topology:
     def __init__(self, name: str, plugin: str = "tpu") -> None: ...
     platform_version: str

@@ -76,8 +76,9 @@ except Exception as error:
     _autoload_error = error
 
 if TYPE_CHECKING:
-    from torch_tpu import debug, safetensors, tpu
+    from torch_tpu import debug, kernels, pallas, safetensors, tpu
     from torch_tpu._export import export, load
+    from torch_tpu.pallas import jax_op
 
 __all__ = [
     "Explanation",
@@ -89,10 +90,13 @@ __all__ = [
     "export",
     "fused",
     "get_mode",
+    "jax_op",
+    "kernels",
     "load",
     "load_pack",
     "mark_dynamic",
     "mode",
+    "pallas",
     "record_pack",
     "reset_stats",
     "safetensors",
@@ -101,15 +105,15 @@ __all__ = [
     "tpu",
 ]
 
-_LAZY_MODULES = ("debug", "safetensors")
-_LAZY_FUNCTIONS = ("export", "load")
+_LAZY_MODULES = ("debug", "kernels", "pallas", "safetensors")
+_LAZY_FUNCTIONS = {"export": "_export", "load": "_export", "jax_op": "pallas"}
 
 
 def __getattr__(name: str) -> Any:
     if name in _LAZY_MODULES:
         return importlib.import_module(f"{__name__}.{name}")
     if name in _LAZY_FUNCTIONS:
-        return getattr(importlib.import_module(f"{__name__}._export"), name)
+        return getattr(importlib.import_module(f"{__name__}.{_LAZY_FUNCTIONS[name]}"), name)
     raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
 
 

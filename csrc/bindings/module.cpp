@@ -52,5 +52,6 @@ PYBIND11_MODULE(_C, m) {
   bindings::bind_cache(m);
   bindings::bind_compiled(m);
   bindings::bind_regions(m);
+  bindings::bind_foreign(m);
   bindings::bind_topology(m);
 }

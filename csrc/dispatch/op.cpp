@@ -191,6 +191,8 @@ const Op& find_op(const std::string& name) {
   return *it->second;
 }
 
+void remember_op(const Op& op) { registry().by_name[op.name] = &op; }
+
 std::vector<std::pair<std::string, std::string>> op_forms() {
   std::vector<std::pair<std::string, std::string>> forms;
   for (const auto& op : registry().ops) {

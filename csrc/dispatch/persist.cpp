@@ -1,10 +1,12 @@
 #include "csrc/dispatch/persist.h"
 
+#include "csrc/base/digest.h"
 #include "csrc/cache/program_cache.h"
 #include "csrc/cache/program_store.h"
 #include "csrc/dispatch/build.h"
 #include "csrc/dispatch/decompose.h"
 #include "csrc/dispatch/misses.h"
+#include "csrc/ops/foreign.h"
 
 namespace torch_tpu::dispatch {
 namespace {
@@ -16,6 +18,22 @@ bool has_lasting_meaning(const std::string& op) { return op.rfind("aten::", 0) =
 // A decomposition may have failed for reasons that lie in this process.
 bool worth_keeping(const Op& op, const trace::Program& program) {
   return op.entry->lower != nullptr || program.refusal.empty();
+}
+
+// A kernel of the user's may change while its name and key stay: its programs are known by their
+// text, too.
+void add_text(trace::Key& key, const std::string& text) {
+  const base::Digest digest = base::digest(text);
+  key.add(digest.high);
+  key.add(digest.low);
+}
+
+void load_code(trace::Program& program) {
+  const trace::ProgramPtr stored = cache::ProgramStore::get().load(program.key);
+  if (!stored || stored->code.empty()) return;
+  program.code = std::move(stored->code);
+  program.origin = stored->origin;
+  program.compile_seconds = stored->compile_seconds;
 }
 
 }  // namespace
@@ -33,12 +51,17 @@ trace::ProgramPtr load_or_build(const Frame& frame, uint64_t hash) {
   }
   trace::ProgramPtr built = build_program(frame);
   built->key = frame.key;
+  if (ops::as_foreign(*frame.op.entry) != nullptr) {
+    add_text(built->key, built->text);
+    load_code(*built);
+  }
   if (lasting && worth_keeping(frame.op, *built)) store.store(frame.key, *built);
   return memory.insert(frame.key, hash, std::move(built));
 }
 
 void keep_compiled(const trace::Program& program) {
-  if (program.key.size() > 0 && has_lasting_meaning(program.name)) {
+  const bool foreign = program.node && ops::as_foreign(*program.node->entry) != nullptr;
+  if (program.key.size() > 0 && (foreign || has_lasting_meaning(program.name))) {
     cache::ProgramStore::get().store(program.key, program);
   }
 }

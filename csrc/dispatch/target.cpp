@@ -54,6 +54,9 @@ AttentionForm attention_form(PlatformKind kind) {
 ops::Target current_target() {
   const PlatformKind kind = forced_platform ? *forced_platform : pjrt::Runtime::get().kind();
   ops::Target target;
+  target.compiler = kind == PlatformKind::kCpu    ? ops::Compiler::kCpu
+                    : kind == PlatformKind::kCuda ? ops::Compiler::kCuda
+                                                  : ops::Compiler::kTpu;
   target.extremes_keep_nan = kind != PlatformKind::kCpu;
   target.has_s8_dot = kind != PlatformKind::kCpu && kind != PlatformKind::kCuda;
   target.rounds_half_products = kind == PlatformKind::kCuda;

@@ -15,7 +15,10 @@ enum class AttentionForm : uint8_t {
   kCudnn,   // NVIDIA's kernel for what that can do, else as kBlocks
 };
 
+enum class Compiler : uint8_t { kTpu, kCpu, kCuda };
+
 struct Target {
+  Compiler compiler = Compiler::kTpu;
   // stablehlo.maximum and minimum give NaN when an operand is NaN. XLA:CPU's do not: the form that
   // does costs it a factor of ten in reductions.
   bool extremes_keep_nan = true;

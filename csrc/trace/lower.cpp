@@ -4,6 +4,7 @@
 
 #include <c10/util/Exception.h>
 
+#include "csrc/ops/foreign.h"
 #include "csrc/ops/helpers.h"
 #include "csrc/ops/source.h"
 #include "csrc/trace/view.h"
@@ -47,7 +48,8 @@ class NodeLowering {
                             to_dims(result.sizes));
     }
     ops::Call call(b_, source_, std::move(expected));
-    finish(node_.entry->lower(call));
+    const ops::ForeignEntry* foreign = ops::as_foreign(*node_.entry);
+    finish(foreign != nullptr ? foreign->lower_call(b_, source_) : node_.entry->lower(call));
     out_.checks = std::move(source_.checks);
     return std::move(out_);
   }

@@ -1,0 +1,31 @@
+// Registers ops whose lowering comes from outside (csrc/ops/foreign.h) with PyTorch's dispatcher.
+// Their calls then run like those of the table: a hit knows nothing of where the program came from.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include <ATen/core/dispatch/Dispatcher.h>
+
+#include "csrc/ops/foreign.h"
+
+namespace torch_tpu::dispatch {
+
+// What is to be done with a call that needs a gradient, instead of running it.
+using Differentiate =
+    std::function<void(const c10::OperatorHandle&, c10::DispatchKeySet, c10::Stack*)>;
+
+struct ForeignOp {
+  std::string name;                 // "ns::name" or "ns::name.overload"; its schema is defined
+  std::vector<std::string> traced;  // see ForeignEntry
+  ops::ForeignLowering lowering;
+  Differentiate differentiate;  // none: a call that needs a gradient is an error
+};
+
+// May be called again for the same name, when its schema has been defined anew.
+void register_foreign(ForeignOp op);
+// Before the schema is taken away.
+void forget_foreign(const std::string& name);
+
+}  // namespace torch_tpu::dispatch

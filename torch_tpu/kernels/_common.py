@@ -1,0 +1,51 @@
+"""What the kernels share: block sizes and the settings of a grid. Imports JAX when called."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+LANES = 128
+# Added to scores that do not count. Not infinite: a row of nothing but those must stay finite.
+MASKED = -1e30
+
+
+def cdiv(a: int, b: int) -> int:
+    return -(-a // b)
+
+
+def block_of(size: int, most: int, unit: int = LANES) -> int:
+    """A block's side: a multiple of `unit`, at most `most`, no larger than the size needs."""
+    return min(most, cdiv(max(size, 1), unit) * unit)
+
+
+def grid_params(*semantics: str) -> Any:
+    """Which dimensions of a grid may run in any order ("p") and which carry results on ("a")."""
+    from jax.experimental.pallas import tpu as pltpu
+
+    names = {"p": "parallel", "a": "arbitrary"}
+    return pltpu.CompilerParams(dimension_semantics=tuple(names[s] for s in semantics))
+
+
+def pad_to(x: Any, sizes: Sequence[int]) -> Any:
+    """Zeros behind the elements of each dimension, up to these sizes."""
+    import jax.numpy as jnp
+
+    if tuple(x.shape) == tuple(sizes):
+        return x
+    return jnp.pad(x, [(0, want - have) for have, want in zip(x.shape, sizes, strict=True)])
+
+
+def dot(a: Any, b: Any, contract: tuple[int, int]) -> Any:
+    """A product of two matrices in f32, exact for f32 operands."""
+    import jax
+    import jax.numpy as jnp
+
+    exact = a.dtype == jnp.float32
+    return jax.lax.dot_general(
+        a,
+        b,
+        (((contract[0],), (contract[1],)), ((), ())),
+        precision=jax.lax.Precision.HIGHEST if exact else jax.lax.Precision.DEFAULT,
+        preferred_element_type=jnp.float32,
+    )
