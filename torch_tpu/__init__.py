@@ -76,7 +76,7 @@ except Exception as error:
     _autoload_error = error
 
 if TYPE_CHECKING:
-    from torch_tpu import debug, safetensors, tpu
+    from torch_tpu import debug, distributed, safetensors, tpu
     from torch_tpu._export import export, load
 
 __all__ = [
@@ -85,6 +85,7 @@ __all__ = [
     "clear_programs",
     "coverage",
     "debug",
+    "distributed",
     "explain",
     "export",
     "fused",
@@ -101,7 +102,7 @@ __all__ = [
     "tpu",
 ]
 
-_LAZY_MODULES = ("debug", "safetensors")
+_LAZY_MODULES = ("debug", "distributed", "safetensors")
 _LAZY_FUNCTIONS = ("export", "load")
 
 

@@ -1,0 +1,103 @@
+"""Makes the c10d backend "tpu" known to torch.distributed. Registering starts nothing: a group is
+made by `init_process_group`, and even that does not start the PJRT client."""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import inspect
+from datetime import timedelta
+from typing import Any
+
+import torch
+
+from torch_tpu import _C
+
+_BACKENDS = "cpu:gloo,tpu:tpu"
+_stops_at_exit = False
+
+
+def install() -> None:
+    """Registers the backend and closes the gaps of the renamed device; called once."""
+    import torch.distributed as dist
+
+    if not dist.is_available() or not dist.is_gloo_available():
+        return
+    dist.Backend.register_backend("tpu", _create, extended_api=True, devices=["tpu"])
+    _choose_backend_by_itself()
+    _monitored_barrier_for_all()
+
+
+def _create(options: Any, _backend_options: Any) -> Any:
+    """A group of the backend: PyTorch's Gloo moves the data, the rest is ours."""
+    from torch.distributed import PrefixStore, ProcessGroupGloo
+
+    global _stops_at_exit
+    rank, size = options.group_rank, options.group_size
+    timeout: timedelta = options.timeout
+    transport = ProcessGroupGloo(
+        PrefixStore("transport", options.store), rank, size, timeout=timeout
+    )
+    ranks = list(options.global_ranks_in_group) or list(range(size))
+    if not options.global_ranks_in_group:
+        _C._flight_set_rank(rank, size)
+    if not _stops_at_exit:
+        _stops_at_exit = True
+        atexit.register(_C._distributed_stop)
+    return _C._create_process_group(
+        PrefixStore("group", options.store),
+        rank,
+        size,
+        timeout.total_seconds(),
+        str(options.group_id),
+        ranks,
+        transport,
+    )
+
+
+def _choose_backend_by_itself() -> None:
+    """`init_process_group()` without a backend serves tpu and CPU tensors. PyTorch would register
+    ours alone, under a name it then does not find; nor does it find it in "cpu:gloo,tpu:tpu"."""
+    from torch.distributed import ProcessGroup
+    from torch.distributed import distributed_c10d as c10d
+
+    original = c10d._new_process_group_helper
+    signature = inspect.signature(original)
+
+    @functools.wraps(original)
+    def helper(*args: Any, **kwargs: Any) -> Any:
+        call = signature.bind(*args, **kwargs)
+        accelerator = torch._C._get_accelerator().type
+        if call.arguments["backend"] == c10d.Backend.UNDEFINED and accelerator == "tpu":
+            call.arguments["backend"] = c10d.Backend(_BACKENDS)
+        group, store = original(*call.args, **call.kwargs)
+        if isinstance(group, ProcessGroup) and ":tpu" in str(call.arguments["backend"]):
+            group._set_default_backend(ProcessGroup.BackendType.CUSTOM)
+        return group, store
+
+    c10d._new_process_group_helper = helper
+
+
+def _monitored_barrier_for_all() -> None:
+    """PyTorch's own asks for Gloo by name."""
+    import torch.distributed as dist
+    from torch.distributed import distributed_c10d as c10d
+
+    original = c10d.monitored_barrier
+
+    @functools.wraps(original)
+    def monitored_barrier(
+        group: Any = None, timeout: timedelta | None = None, wait_all_ranks: bool = False
+    ) -> Any:
+        used = group if group is not None else c10d.GroupMember.WORLD
+        if not isinstance(used, dist.ProcessGroup) or used not in c10d._world.pg_map:
+            return original(group, timeout, wait_all_ranks)
+        if torch.device("tpu") not in used._device_types:
+            return original(group, timeout, wait_all_ranks)
+        if timeout is None:
+            timeout = c10d.default_pg_timeout
+        backend = used._get_backend(torch.device("tpu"))
+        return backend.monitored_barrier(timeout, wait_all_ranks)
+
+    c10d.monitored_barrier = monitored_barrier
+    dist.monitored_barrier = monitored_barrier

@@ -1,0 +1,36 @@
+"""What the backend "tpu" of torch.distributed offers beyond PyTorch's interface: the flight
+recorder. Collectives themselves are torch.distributed's; see docs/distributed.md."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from torch_tpu import _C
+
+__all__ = ["clear_flight", "dump_flight", "flight"]
+
+
+def flight() -> list[dict[str, Any]]:
+    """The last collectives of this process, oldest first.
+
+    Each has `group`, `seq`, `op`, `detail` (dtype, sizes), `bytes`, `where` (the Python line),
+    `state` (queued, running, done, failed) and the times `issued`, `started`, `finished`.
+
+    >>> import torch_tpu
+    >>> torch_tpu.distributed.flight()
+    []
+    """
+    records: list[dict[str, Any]] = json.loads(_C._flight_json(""))["collectives"]
+    return records
+
+
+def dump_flight(reason: str = "asked for") -> str:
+    """Writes `rank<N>.json` into the folder TORCH_TPU_FLIGHT; returns its path, "" without one."""
+    path: str = _C._flight_dump(reason)
+    return path
+
+
+def clear_flight() -> None:
+    """Forgets the collectives so far."""
+    _C._flight_clear()
