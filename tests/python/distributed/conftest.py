@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 
 import pytest
-from ranks import Ranks
+from distributed.ranks import Ranks
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from ranks import Ranks
+from distributed.ranks import Ranks
 
 TPU = torch.device("tpu")
 FLOATS = [torch.float32, torch.float64, torch.float16, torch.bfloat16]

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 import torch.multiprocessing as mp
-from ranks import free_port, join
+from distributed.ranks import free_port, join
 
 Said = tuple[float, str, str] | None
 TIMEOUT = 3.0
