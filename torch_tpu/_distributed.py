@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from torch_tpu import _C
+from torch_tpu import _C, _dtensor
 
 _BACKENDS = "cpu:gloo,tpu:tpu"
 _stops_at_exit = False
@@ -25,7 +25,8 @@ def install() -> None:
         return
     dist.Backend.register_backend("tpu", _create, extended_api=True, devices=["tpu"])
     _choose_backend_by_itself()
-    _monitored_barrier_for_all()
+    _barriers_by_our_backend()
+    _dtensor.install()
 
 
 def _create(options: Any, _backend_options: Any) -> Any:
@@ -78,26 +79,50 @@ def _choose_backend_by_itself() -> None:
     c10d._new_process_group_helper = helper
 
 
-def _monitored_barrier_for_all() -> None:
-    """PyTorch's own asks for Gloo by name."""
+def _has_tpu(group: Any) -> bool:
+    """Whether a call may be made for this group with our backend."""
+    from torch.distributed import ProcessGroup
+    from torch.distributed import distributed_c10d as c10d
+
+    return (
+        isinstance(group, ProcessGroup)
+        and group in c10d._world.pg_map
+        and torch.device("tpu") in group._device_types
+    )
+
+
+def _barriers_by_our_backend() -> None:
+    """PyTorch's monitored_barrier asks for Gloo by name; its barrier prefers the CPU's backend where
+    there are two, which does not know who is missing."""
     import torch.distributed as dist
     from torch.distributed import distributed_c10d as c10d
 
-    original = c10d.monitored_barrier
+    plain, monitored = c10d.barrier, c10d.monitored_barrier
 
-    @functools.wraps(original)
+    @functools.wraps(plain)
+    def barrier(group: Any = None, async_op: bool = False, device_ids: Any = None) -> Any:
+        used = group if group is not None else c10d.GroupMember.WORLD
+        if not _has_tpu(used):
+            return plain(group, async_op, device_ids)
+        options = c10d.BarrierOptions()
+        options.device = torch.device("tpu")
+        options.asyncOp = async_op
+        work = used.barrier(options)
+        if async_op:
+            return work
+        work.wait()
+        return None
+
+    @functools.wraps(monitored)
     def monitored_barrier(
         group: Any = None, timeout: timedelta | None = None, wait_all_ranks: bool = False
     ) -> Any:
         used = group if group is not None else c10d.GroupMember.WORLD
-        if not isinstance(used, dist.ProcessGroup) or used not in c10d._world.pg_map:
-            return original(group, timeout, wait_all_ranks)
-        if torch.device("tpu") not in used._device_types:
-            return original(group, timeout, wait_all_ranks)
-        if timeout is None:
-            timeout = c10d.default_pg_timeout
+        if not _has_tpu(used):
+            return monitored(group, timeout, wait_all_ranks)
         backend = used._get_backend(torch.device("tpu"))
-        return backend.monitored_barrier(timeout, wait_all_ranks)
+        return backend.monitored_barrier(timeout or c10d.default_pg_timeout, wait_all_ranks)
 
-    c10d.monitored_barrier = monitored_barrier
-    dist.monitored_barrier = monitored_barrier
+    for module in (c10d, dist):
+        module.barrier = barrier
+        module.monitored_barrier = monitored_barrier

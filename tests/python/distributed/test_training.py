@@ -12,10 +12,16 @@ from distributed.ranks import Ranks
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import Replicate
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
 
 STEPS = 20
+PLAN = {
+    "first": ColwiseParallel(),
+    "second": RowwiseParallel(),
+    "last": ColwiseParallel(output_layouts=Replicate()),
+}
 
 
 class Net(nn.Module):
@@ -98,16 +104,14 @@ def check_fsdp_mixed() -> None:
 
 def check_tp() -> None:
     mesh = init_device_mesh("tpu", (dist.get_world_size(),))
-    plan = {"first": ColwiseParallel(), "second": RowwiseParallel()}
-    model = parallelize_module(make().to("tpu"), mesh, plan)
+    model = parallelize_module(make().to("tpu"), mesh, PLAN)
     close(train(model, 0, 1, False), alone())
 
 
 def check_2d() -> None:
     """FSDP2 over one dim of the mesh, tensor parallel over the other."""
     mesh = init_device_mesh("tpu", (2, 2), mesh_dim_names=("dp", "tp"))
-    plan = {"first": ColwiseParallel(), "second": RowwiseParallel()}
-    model = parallelize_module(make().to("tpu"), mesh["tp"], plan)
+    model = parallelize_module(make().to("tpu"), mesh["tp"], PLAN)
     for layer in (model.first, model.second, model.last):
         fully_shard(layer, mesh=mesh["dp"])
     fully_shard(model, mesh=mesh["dp"])
@@ -209,7 +213,7 @@ def check_comm_hooks() -> None:
     want = alone()
     for hook, tolerance in (
         (default_hooks.allreduce_hook, 1e-5),
-        (default_hooks.bf16_compress_hook, 0.05),
+        (default_hooks.fp16_compress_hook, 0.05),
     ):
         model = DistributedDataParallel(make().to("tpu"))
         model.register_comm_hook(None, hook)
