@@ -134,7 +134,12 @@ def run(rank: int, args: argparse.Namespace, port: int) -> None:
         print(json.dumps(report, indent=2))
     elif rank == 0:
         for name, row in report.items():
-            print(name + ":", ", ".join(f"{k} {v:.2f}" if isinstance(v, float) else f"{k} {v}" for k, v in row.items()))
+            print(
+                name + ":",
+                ", ".join(
+                    f"{k} {v:.2f}" if isinstance(v, float) else f"{k} {v}" for k, v in row.items()
+                ),
+            )
 
 
 def main() -> int:

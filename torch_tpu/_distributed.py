@@ -31,13 +31,14 @@ def install() -> None:
 
 def _create(options: Any, _backend_options: Any) -> Any:
     """A group of the backend: PyTorch's Gloo moves the data, the rest is ours."""
-    from torch.distributed import PrefixStore, ProcessGroupGloo
+    import torch.distributed as dist
 
     global _stops_at_exit
     rank, size = options.group_rank, options.group_size
     timeout: timedelta = options.timeout
-    transport = ProcessGroupGloo(
-        PrefixStore("transport", options.store), rank, size, timeout=timeout
+    c10d: Any = dist.distributed_c10d
+    transport = c10d.ProcessGroupGloo(
+        c10d.PrefixStore("transport", options.store), rank, size, timeout=timeout
     )
     ranks = list(options.global_ranks_in_group) or list(range(size))
     if not options.global_ranks_in_group:
@@ -46,7 +47,7 @@ def _create(options: Any, _backend_options: Any) -> Any:
         _stops_at_exit = True
         atexit.register(_C._distributed_stop)
     return _C._create_process_group(
-        PrefixStore("group", options.store),
+        c10d.PrefixStore("group", options.store),
         rank,
         size,
         timeout.total_seconds(),
@@ -59,8 +60,7 @@ def _create(options: Any, _backend_options: Any) -> Any:
 def _choose_backend_by_itself() -> None:
     """`init_process_group()` without a backend serves tpu and CPU tensors. PyTorch would register
     ours alone, under a name it then does not find; nor does it find it in "cpu:gloo,tpu:tpu"."""
-    from torch.distributed import ProcessGroup
-    from torch.distributed import distributed_c10d as c10d
+    from torch.distributed import ProcessGroup, distributed_c10d as c10d
 
     original = c10d._new_process_group_helper
     signature = inspect.signature(original)
@@ -81,8 +81,7 @@ def _choose_backend_by_itself() -> None:
 
 def _has_tpu(group: Any) -> bool:
     """Whether a call may be made for this group with our backend."""
-    from torch.distributed import ProcessGroup
-    from torch.distributed import distributed_c10d as c10d
+    from torch.distributed import ProcessGroup, distributed_c10d as c10d
 
     return (
         isinstance(group, ProcessGroup)
@@ -92,8 +91,8 @@ def _has_tpu(group: Any) -> bool:
 
 
 def _barriers_by_our_backend() -> None:
-    """PyTorch's monitored_barrier asks for Gloo by name; its barrier prefers the CPU's backend where
-    there are two, which does not know who is missing."""
+    """PyTorch's monitored_barrier asks for Gloo by name; its barrier prefers the CPU's backend
+    where there are two, which does not know who is missing."""
     import torch.distributed as dist
     from torch.distributed import distributed_c10d as c10d
 
@@ -101,7 +100,7 @@ def _barriers_by_our_backend() -> None:
 
     @functools.wraps(plain)
     def barrier(group: Any = None, async_op: bool = False, device_ids: Any = None) -> Any:
-        used = group if group is not None else c10d.GroupMember.WORLD
+        used: Any = group if group is not None else c10d.GroupMember.WORLD
         if not _has_tpu(used):
             return plain(group, async_op, device_ids)
         options = c10d.BarrierOptions()
@@ -117,12 +116,13 @@ def _barriers_by_our_backend() -> None:
     def monitored_barrier(
         group: Any = None, timeout: timedelta | None = None, wait_all_ranks: bool = False
     ) -> Any:
-        used = group if group is not None else c10d.GroupMember.WORLD
+        used: Any = group if group is not None else c10d.GroupMember.WORLD
         if not _has_tpu(used):
             return monitored(group, timeout, wait_all_ranks)
-        backend = used._get_backend(torch.device("tpu"))
+        backend: Any = used._get_backend(torch.device("tpu"))
         return backend.monitored_barrier(timeout or c10d.default_pg_timeout, wait_all_ranks)
 
+    module: Any
     for module in (c10d, dist):
         module.barrier = barrier
         module.monitored_barrier = monitored_barrier

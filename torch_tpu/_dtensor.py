@@ -1,5 +1,6 @@
-"""What DTensor must know of this device: ops that have other names elsewhere. It takes over a second to import, so its module is completed
-when somebody else imports it."""
+"""What DTensor must know of this device: ops that have other names elsewhere.
+
+It takes over a second to import, so its module is completed when somebody else imports it."""
 
 from __future__ import annotations
 
@@ -89,7 +90,9 @@ def _layout(query: Any, tensors: list[Any], bias: Any) -> tuple[tuple[Any, ...],
     """Placements for all tensors, and the mesh dim to go round, if any."""
     from torch.distributed.tensor import DTensor, Replicate
 
-    allowed = all(p.is_replicate() or p.is_shard() and p.dim <= _SEQUENCE for p in query.placements)
+    allowed = all(
+        p.is_replicate() or (p.is_shard() and p.dim <= _SEQUENCE) for p in query.placements
+    )
     rings = [i for i, p in enumerate(query.placements) if p.is_shard(_SEQUENCE)]
     alike = all(isinstance(t, DTensor) and t.placements == query.placements for t in tensors)
     if not allowed or bias is not None or len(rings) > 1 or (rings and not alike):
@@ -122,7 +125,12 @@ def _wrap(local: torch.Tensor, like: Any, placements: tuple[Any, ...], shape: An
     size = torch.Size(shape)
     strides = torch.empty(size, device="meta").stride()
     return DTensor.from_local(
-        local.contiguous(), like.device_mesh, placements, run_check=False, shape=size, stride=strides
+        local.contiguous(),
+        like.device_mesh,
+        placements,
+        run_check=False,
+        shape=size,
+        stride=strides,
     )
 
 

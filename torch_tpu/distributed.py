@@ -8,7 +8,7 @@ from typing import Any
 
 from torch_tpu import _C
 
-__all__ = ["clear_flight", "dump_flight", "flight"]
+__all__ = ["clear_flight", "dump_flight", "flight", "span_processes"]
 
 
 def flight() -> list[dict[str, Any]]:
@@ -34,3 +34,14 @@ def dump_flight(reason: str = "asked for") -> str:
 def clear_flight() -> None:
     """Forgets the collectives so far."""
     _C._flight_clear()
+
+
+def span_processes(store: Any, process: int, processes: int) -> None:
+    """Lets the PJRT client span processes, which find each other through a store of
+    torch.distributed. To be called before the first tpu tensor. For plugins that can do it: the
+    client of a TPU slice, or of several GPUs; XLA:CPU cannot, and ignores it.
+
+    >>> import torch.distributed as dist
+    >>> torch_tpu.distributed.span_processes(dist.HashStore(), 0, 1)  # doctest: +SKIP
+    """
+    _C._span_processes(store, process, processes)

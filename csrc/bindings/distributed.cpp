@@ -4,8 +4,10 @@
 
 #include "csrc/bindings/bindings.h"
 #include "csrc/distributed/flight.h"
+#include "csrc/distributed/key_values.h"
 #include "csrc/distributed/process_group.h"
 #include "csrc/distributed/watchdog.h"
+#include "csrc/pjrt/span.h"
 
 namespace torch_tpu::bindings {
 namespace {
@@ -34,6 +36,13 @@ void bind_distributed(py::module_& m) {
   m.def("_create_process_group", &create, py::arg("store"), py::arg("rank"), py::arg("size"),
         py::arg("timeout"), py::arg("name"), py::arg("ranks"), py::arg("transport"), NoGil(),
         "A c10d backend for tpu tensors over one for CPU tensors.");
+  m.def(
+      "_span_processes",
+      [](const c10::intrusive_ptr<c10d::Store>& store, int process, int processes) {
+        pjrt::set_span({std::make_shared<distributed::KeyValues>(store), process, processes});
+      },
+      py::arg("store"), py::arg("process"), py::arg("processes"), NoGil(),
+      "Before the client starts: it shall span these processes.");
   m.def(
       "_flight_json", [](const std::string& reason) { return Flight::get().json(reason); },
       py::arg("reason"), NoGil(), "The last collectives of this process, as JSON.");

@@ -1,4 +1,5 @@
-// The backend itself and what all collectives share; the collectives are in collectives.cpp.
+// The backend itself and what all collectives share; the collectives are in
+// collectives.cpp and exchanges.cpp.
 #include "csrc/distributed/process_group.h"
 
 #include "csrc/dispatch/fused.h"

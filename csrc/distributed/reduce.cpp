@@ -62,7 +62,7 @@ at::Tensor flipped(const at::Tensor& tensor) {
 }
 
 void multiply(at::Tensor& tensor, const c10d::ReduceOp& op) {
-  const auto* factor = dynamic_cast<const c10d::PreMulSumSupplement*>(op.supplement_.get());
+  const auto* factor = dynamic_cast<const c10d::NCCLPreMulSumSupplement*>(op.supplement_.get());
   TORCH_CHECK(factor != nullptr, "PREMUL_SUM needs a factor");
   if (factor->tensor_factor.defined()) {
     tensor.mul_(factor->tensor_factor.cpu().to(tensor.scalar_type()));

@@ -24,11 +24,20 @@ constexpr const char* kVerdict = "tpu/verdict";
 std::string beat_key(int rank) { return "tpu/beat/" + std::to_string(rank); }
 std::string seen_key(int rank) { return "tpu/seen/" + std::to_string(rank); }
 
-const std::string& host_name() {
+std::string first_line(const char* path) {
+  std::ifstream file(path);
+  std::string line;
+  std::getline(file, line);
+  return line;
+}
+
+// Two processes that say the same see each other's process ids.
+const std::string& machine() {
   static const auto& name = *new std::string([] {
-    char text[256] = "";
-    gethostname(text, sizeof text - 1);
-    return std::string(text);
+    char host[256] = "", space[64] = "";
+    gethostname(host, sizeof host - 1);
+    static_cast<void>(!readlink("/proc/self/ns/pid", space, sizeof space - 1));
+    return std::string(host) + " " + first_line("/proc/sys/kernel/random/boot_id") + " " + space;
   }());
   return name;
 }
@@ -124,7 +133,7 @@ void Watchdog::beat(Watched& watched) {
   const Group::Progress progress = watched.group->progress();
   const GroupInfo& info = watched.group->info();
   try {
-    watched.store->set(beat_key(info.rank), host_name() + "\n" + std::to_string(getpid()) + "\n" +
+    watched.store->set(beat_key(info.rank), machine() + "\n" + std::to_string(getpid()) + "\n" +
                                                 std::to_string(++watched.beats) + "\n" +
                                                 std::to_string(progress.issued) + "\n" +
                                                 progress.last);
@@ -162,12 +171,30 @@ void Watchdog::look(const WatchedPtr& item) {
   if (age < kLong || watched.store_lost) return;
   try {
     if (take_others_verdict(watched)) return;
+    if (somebody_is_gone(watched)) {
+      handle({watched.group, calls.front(), "", false});
+      return;
+    }
     const std::string problem =
         look_for_disagreement(*watched.store, watched.group->info(), oldest);
     if (!problem.empty()) end(watched, problem, "", true);
   } catch (...) {
     watched.store_lost = true;
   }
+}
+
+bool Watchdog::somebody_is_gone(Watched& watched) {
+  const int size = watched.group->info().size;
+  watched.neighbours.resize(static_cast<size_t>(size), -1);
+  for (int rank = 0; rank < size; ++rank) {
+    int64_t& pid = watched.neighbours[static_cast<size_t>(rank)];
+    if (pid < 0) {  // not asked yet; 0: elsewhere
+      const auto beat = read_beat(watched, rank);
+      if (beat) pid = beat->host == machine() ? beat->pid : 0;
+    }
+    if (pid > 0 && state_of(pid) == Process::kGone) return true;
+  }
+  return false;
 }
 
 bool Watchdog::take_others_verdict(Watched& watched) {
@@ -223,7 +250,7 @@ std::string Watchdog::diagnose(Watched& watched, const Call& call, bool timed_ou
         if (!beat) continue;
         auto& before = first[static_cast<size_t>(rank)];
         if (!before) before = beat;
-        if (beat->host == host_name()) {
+        if (beat->host == machine()) {
           const Process process = state_of(beat->pid);
           if (process == Process::kGone) gone.insert(rank);
           if (process == Process::kStopped) stopped.insert(rank);
@@ -328,6 +355,10 @@ void Watchdog::stop() {
     wake_.notify_all();
   }
   if (thread_.joinable()) thread_.join();
+  for (const WatchedPtr& watched : all()) {
+    // Nobody looks after what is still under way; waiting for it could take for ever.
+    if (!watched->group->outstanding().empty()) watched->group->abort("the process ends");
+  }
   linger();
   std::lock_guard lock(mutex_);
   watched_.clear();

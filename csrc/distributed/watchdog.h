@@ -41,7 +41,8 @@ class Watchdog {
     Clock::time_point last_look;
     bool over = false;
     bool store_lost = false;
-    std::set<int> blamed;  // ranks in the group
+    std::set<int> blamed;             // ranks in the group
+    std::vector<int64_t> neighbours;  // process ids by rank, of those on this machine
   };
   using WatchedPtr = std::shared_ptr<Watched>;
   struct Report {
@@ -61,6 +62,8 @@ class Watchdog {
   std::optional<Beat> read_beat(Watched& watched, int rank);
   void end(Watched& watched, const std::string& why, const std::string& said, bool tell);
   bool take_others_verdict(Watched& watched);
+  // A process of the group on this machine has ended.
+  bool somebody_is_gone(Watched& watched);
   void linger();
   WatchedPtr find(const Group* group);
   std::vector<WatchedPtr> all();

@@ -125,7 +125,9 @@ def main() -> int:
         seconds, problems = kill_once(args.ranks, args.timeout, args.seed + turn)
         slowest = max(slowest, seconds)
         failed += bool(problems)
-        print(f"{turn + 1:3d}: all raised after {seconds:.2f} s", *problems, sep="\n     ", flush=True)
+        print(
+            f"{turn + 1:3d}: all raised after {seconds:.2f} s", *problems, sep="\n     ", flush=True
+        )
     print(f"{args.times} kills, {failed} not as they should; slowest {slowest:.2f} s")
     return 1 if failed else 0
 

@@ -1,5 +1,6 @@
-"""Random schedules of work that differs from rank to rank between collectives, in Fused Eager: extra
-ops, other shapes, prints, host reads, saves, sleeps. No rank may hang, all results must be right.
+"""Random schedules of work that differs from rank to rank between collectives, in Fused Eager:
+extra ops, other shapes, prints, host reads, saves, sleeps. No rank may hang, all results must be
+right.
 
     python tests/stress/mpmd_schedules.py [--schedules 200] [--ranks 4]
 

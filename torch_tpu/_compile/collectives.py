@@ -110,7 +110,8 @@ class SplitGraph:
                     step(env)
                     for node in dead:
                         env.pop(node, None)
-            return list(fx.node.map_arg(self._output.args[0], lambda node: env[node]))  # type: ignore[arg-type]
+            results: Any = fx.node.map_arg(self._output.args[0], lambda node: env[node])
+            return list(results)
 
         function: Any = run
         function._boxed_call = True

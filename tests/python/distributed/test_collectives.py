@@ -30,7 +30,7 @@ def data(dtype: torch.dtype, rank: int, shape: tuple[int, ...] = (3, 5)) -> torc
 
 
 def same(got: torch.Tensor, want: torch.Tensor) -> None:
-    assert got.dtype == want.dtype and got.shape == want.shape, (got.dtype, got.shape, want.shape)
+    assert (got.dtype, got.shape) == (want.dtype, want.shape)
     host = got.cpu()
     if host.dtype in (*UNSIGNED, *F8):
         host, want = host.double(), want.double()
@@ -151,7 +151,9 @@ def check_all_to_all() -> None:
         x = data(dtype, rank, (size * 2, 3)).to(TPU)
         out = torch.empty_like(x)
         dist.all_to_all_single(out, x)
-        want = torch.cat([data(dtype, r, (size * 2, 3))[2 * rank : 2 * rank + 2] for r in range(size)])
+        want = torch.cat(
+            [data(dtype, r, (size * 2, 3))[2 * rank : 2 * rank + 2] for r in range(size)]
+        )
         same(out, want)
         # Uneven: rank r sends (r + to) % 3 rows to each; the sizes are known only at run time.
         rows = [[(r + to) % 3 for to in range(size)] for r in range(size)]
@@ -163,9 +165,7 @@ def check_all_to_all() -> None:
         assert splits == [rows[r][rank] for r in range(size)]
         out = torch.empty(sum(splits), 3, dtype=dtype, device=TPU)
         dist.all_to_all_single(out, x, splits, rows[rank])
-        parts = [
-            data(dtype, r, (sum(rows[r]), 3)).split(rows[r])[rank] for r in range(size)
-        ]
+        parts = [data(dtype, r, (sum(rows[r]), 3)).split(rows[r])[rank] for r in range(size)]
         same(out, torch.cat(parts))
         inputs = [data(dtype, rank, (1 + to, 2)).to(TPU) for to in range(size)]
         outputs = [torch.empty(1 + rank, 2, dtype=dtype, device=TPU) for _ in range(size)]
@@ -282,7 +282,9 @@ def check_groups() -> None:
     with dist._coalescing_manager(group=mine):
         outs = [torch.empty(2 * n, device=TPU) for n in (1, 2)]
         for out, n in zip(outs, (1, 2), strict=True):
-            dist.all_gather_into_tensor(out, torch.full((n,), float(rank % 2), device=TPU), group=mine)
+            dist.all_gather_into_tensor(
+                out, torch.full((n,), float(rank % 2), device=TPU), group=mine
+            )
     same(outs[1], torch.tensor([0.0, 0.0, 1.0, 1.0]))
     for group in pairs:
         if group is not dist.GroupMember.NON_GROUP_MEMBER:
@@ -311,7 +313,8 @@ def check_async() -> None:
     work.wait()
     y = x * 2
     assert y[0].item() == 2 * size
-    assert work.is_completed() and work.is_success()
+    assert work.is_completed()
+    assert work.is_success()
     future = dist.all_reduce(x, async_op=True).get_future()
     chained = future.then(lambda done: done.value()[0] / size)
     assert chained.wait()[0].item() == size

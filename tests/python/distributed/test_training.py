@@ -48,7 +48,9 @@ def batch(step: int) -> tuple[torch.Tensor, torch.Tensor]:
     return x, x[:, :4].cos()
 
 
-def train(model: nn.Module, part: int, parts: int, average: bool, steps: int = STEPS) -> list[float]:
+def train(
+    model: nn.Module, part: int, parts: int, average: bool, steps: int = STEPS
+) -> list[float]:
     """The loss over the whole batch, step by step."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     losses: list[float] = []
