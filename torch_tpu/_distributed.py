@@ -26,6 +26,7 @@ def install() -> None:
     dist.Backend.register_backend("tpu", _create, extended_api=True, devices=["tpu"])
     _choose_backend_by_itself()
     _barriers_by_our_backend()
+    _mesh_of_single_devices()
     _dtensor.install()
 
 
@@ -77,6 +78,26 @@ def _choose_backend_by_itself() -> None:
         return group, store
 
     c10d._new_process_group_helper = helper
+
+
+def _mesh_of_single_devices() -> None:
+    """Each process has a device of its own, tpu:0, while DeviceMesh would make tpu:LOCAL_RANK the
+    current one unless the device is in use already."""
+    import torch.distributed.device_mesh as module
+
+    mesh: Any = module.DeviceMesh
+    tpu: Any = torch.get_device_module("tpu")
+    original = getattr(mesh, "_setup_world_group_and_device", None)
+    if original is None:
+        return
+
+    @functools.wraps(original)
+    def setup(self: Any) -> Any:
+        if self._device_type == "tpu" and tpu.device_count() == 1:
+            tpu.init()
+        return original(self)
+
+    mesh._setup_world_group_and_device = setup
 
 
 def _has_tpu(group: Any) -> bool:

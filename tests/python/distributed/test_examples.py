@@ -18,7 +18,12 @@ def run(*command: str) -> str:
     env = {**os.environ, "OMP_NUM_THREADS": "1"}
     env["PYTHONPATH"] = os.pathsep.join([str(ROOT), env.get("PYTHONPATH", "")])
     done = subprocess.run(
-        [sys.executable, *command], env=env, capture_output=True, text=True, timeout=200, check=False
+        [sys.executable, *command],
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
