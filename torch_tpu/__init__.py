@@ -76,7 +76,7 @@ except Exception as error:
     _autoload_error = error
 
 if TYPE_CHECKING:
-    from torch_tpu import debug, kernels, pallas, safetensors, tpu
+    from torch_tpu import debug, distributed, kernels, pallas, safetensors, tpu
     from torch_tpu._export import export, load
     from torch_tpu.pallas import jax_op
 
@@ -86,6 +86,7 @@ __all__ = [
     "clear_programs",
     "coverage",
     "debug",
+    "distributed",
     "explain",
     "export",
     "fused",
@@ -105,7 +106,7 @@ __all__ = [
     "tpu",
 ]
 
-_LAZY_MODULES = ("debug", "kernels", "pallas", "safetensors")
+_LAZY_MODULES = ("debug", "distributed", "kernels", "pallas", "safetensors")
 _LAZY_FUNCTIONS = {"export": "_export", "load": "_export", "jax_op": "pallas"}
 
 

@@ -31,13 +31,14 @@ def register() -> None:
     native = _load_native()
     native._set_search_dirs(_search_dirs())
     _name_device()
-    from torch_tpu import _exit, _explain, _interop
+    from torch_tpu import _distributed, _exit, _explain, _interop
     from torch_tpu._compile import hook
 
     _interop.install()
     _explain.install()
     _exit.install()
     hook.install()
+    _distributed.install()
     _done = True
 
 

@@ -33,6 +33,8 @@ enum Index {
   kCacheDir,
   kCacheBytes,
   kPack,
+  kFlight,
+  kFlightSize,
   kCount
 };
 
@@ -145,8 +147,12 @@ const std::vector<EnvVar>& env_table() {
        "2G", "Most bytes kept there; what was not used for longest goes first. 0 means no bound."},
       {"TORCH_TPU_PACK", "path", "files written by torch-tpu precompile, separated by ':'", "",
        "Packs of compiled programs, looked into before the folder."},
+      {"TORCH_TPU_FLIGHT", "path", "a folder", "",
+       "Where each rank writes its last collectives (rank<N>.json) when one fails or times out."},
+      {"TORCH_TPU_FLIGHT_SIZE", "int", "an integer from 1 to 1000000", "2048",
+       "How many collectives the flight recorder keeps."},
   };
-  static_assert(kCount == 18, "one row per Index");
+  static_assert(kCount == 20, "one row per Index");
   return table;
 }
 
@@ -231,6 +237,10 @@ int env_compile_threads() {
 std::string env_dump() { return value_of(kDump); }
 
 int64_t env_cache_size() { return int_between(kCacheSize, 1, 1000000000); }
+
+std::string env_flight() { return value_of(kFlight); }
+
+int64_t env_flight_size() { return int_between(kFlightSize, 1, 1000000); }
 
 std::string env_explain() {
   const std::string value = value_of(kExplain);

@@ -51,6 +51,8 @@ int64_t env_fused_min_nodes();    // TORCH_TPU_FUSED_MIN_NODES: 1..max
 int64_t env_fused_max_nodes();    // TORCH_TPU_FUSED_MAX_NODES: 2..65536
 int64_t env_fused_max_bytes();    // TORCH_TPU_FUSED_MAX_BYTES: from 1 MiB, 0 = by the device
 int env_compile_threads();        // TORCH_TPU_COMPILE_THREADS: 1..64
+std::string env_flight();         // TORCH_TPU_FLIGHT: folder, empty = off
+int64_t env_flight_size();        // TORCH_TPU_FLIGHT_SIZE: collectives kept
 std::string env_explain();        // TORCH_TPU_EXPLAIN: file, "1" = terminal, empty = off
 
 // TORCH_TPU_CACHE_DIR: absolute; empty when it is "off", or when the default is wanted and there is

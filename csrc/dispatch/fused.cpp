@@ -1,8 +1,12 @@
 #include "csrc/dispatch/fused.h"
 
+#include <algorithm>
 #include <array>
 #include <atomic>
+#include <functional>
 #include <mutex>
+#include <utility>
+#include <vector>
 
 #include <c10/util/Exception.h>
 
@@ -40,6 +44,8 @@ struct Pending {
   std::mutex mutex;  // of what follows
   trace::Segment segment;
   trace::Planner planner;
+  // Inputs that a collective still has to deliver, and which node takes them.
+  std::vector<std::pair<size_t, trace::PromisePtr>> awaited;
 
   // Held while a piece of the trace is launched: whoever needs one of its values waits here.
   std::mutex launching;
@@ -69,8 +75,31 @@ std::unique_lock<std::mutex> take_turn(std::mutex& launching) {
   return lock;
 }
 
+// Waits for what collectives owe to the first `count` nodes. Before the turn to launch is taken: a
+// collective of another thread may be what the other ranks are waiting for, and it has to launch.
+void await_inputs(Pending& pending, size_t count) {
+  while (true) {
+    trace::PromisePtr promise;
+    {
+      std::lock_guard lock(pending.mutex);
+      for (const auto& [node, owed] : pending.awaited) {
+        if (node < count && !owed->done()) promise = owed;
+        if (promise) break;
+      }
+    }
+    if (!promise) return;
+    promise->wait();  // errors show when the value is read
+  }
+}
+
+void forget_awaited(Pending& pending, size_t count) {
+  std::erase_if(pending.awaited, [&](const auto& entry) { return entry.first < count; });
+  for (auto& entry : pending.awaited) entry.first -= count;
+}
+
 // The first `count` pending nodes, or all.
 void launch_first(Pending& pending, int device, size_t count, Cut why) {
+  await_inputs(pending, count);
   const auto in_order = take_turn(pending.launching);
   trace::Segment segment;
   {
@@ -83,6 +112,7 @@ void launch_first(Pending& pending, int device, size_t count, Cut why) {
       segment = pending.segment.split(count);
     }
     pending.planner.cut(count);
+    if (!pending.awaited.empty()) forget_awaited(pending, std::min(count, segment.nodes.size()));
   }
   base::journal::add_cut(why, static_cast<int64_t>(segment.nodes.size()));
   const auto give_back = [&] {
@@ -136,7 +166,11 @@ void record_call(Frame& frame, trace::ProgramPtr program, c10::Stack* stack) {
     node.packs[2] = static_cast<uint32_t>(segment.s64.size());
     node.rng = static_cast<uint32_t>(segment.rng.size());
     for (TensorRef& ref : frame.tensors) {
-      if (ref.is_input) segment.inputs.push_back(std::move(ref.value));
+      if (!ref.is_input) continue;
+      if (ref.value && ref.value->awaited() != nullptr) {
+        pending.awaited.emplace_back(segment.nodes.size(), ref.value->promise());
+      }
+      segment.inputs.push_back(std::move(ref.value));
     }
     segment.outputs.insert(segment.outputs.end(), results.begin(), results.end());
     if (!frame.scalars.empty()) frame.pack(segment.f32, segment.f64, segment.s64);
@@ -195,6 +229,10 @@ void register_fused() {
   device::set_line_text([](const trace::IssueLine& line) {
     const std::string text = describe(line);
     return text.empty() ? text : " at " + text;
+  });
+  trace::Promise::set_blocking([](const std::function<void()>& wait) {
+    const WithoutGil released;
+    wait();
   });
   device::set_launch_pending([](int device) { launch_pending(device, Cut::kSynchronize); });
 }

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "csrc/base/env.h"
+#include "csrc/pjrt/span.h"
 
 namespace torch_tpu::pjrt {
 namespace {
@@ -74,7 +75,13 @@ Runtime::Runtime() {
   const PluginSpec spec = resolve_plugin(base::env_plugin(), search_dirs());
   auto plugin = Plugin::load(spec.path, spec.kind);
   kind_ = plugin->kind();
-  client_ = Client::create(std::move(plugin), Client::default_options(kind_));
+  const Span span = current_span();
+  NamedValues client_options = Client::default_options(kind_);
+  if (span.processes > 1 && kind_ == PlatformKind::kCuda) {
+    client_options["node_id"] = int64_t{span.process};
+    client_options["num_nodes"] = int64_t{span.processes};
+  }
+  client_ = Client::create(std::move(plugin), client_options, span.store);
   for (const Device& device : client_->addressable_devices()) devices_.push_back(device.raw());
   if (devices_.empty()) {
     throw std::runtime_error("The PJRT plugin '" + spec.path + "' started but offers no device.");

@@ -98,6 +98,19 @@ DeviceValue::DeviceValue(stablehlo::DType dtype, ShapeRef dims, ShapeRef strides
       contiguous_(is_contiguous(dims, strides)),
       state_(State::kPending) {}
 
+DeviceValue::DeviceValue(PromisePtr promise, stablehlo::DType dtype, ShapeRef dims,
+                         ShapeRef strides, int device)
+    : buffer_(pjrt::Runtime::get().api(), nullptr),
+      dims_(dims.begin(), dims.end()),
+      strides_(strides.begin(), strides.end()),
+      bytes_(value_bytes(dtype, dims)),
+      device_(device),
+      dtype_(dtype),
+      donatable_(true),
+      contiguous_(is_contiguous(dims, strides)),
+      state_(State::kPromised),
+      promise_(std::move(promise)) {}
+
 namespace {
 std::atomic<DeviceValue::Launch> launch_hook{nullptr};
 }  // namespace
@@ -110,6 +123,13 @@ void DeviceValue::demand() const {
         "the elements of a tensor are needed while its ops are only being recorded");
   }
   if (state_.load(std::memory_order_acquire) == State::kPending) launch_hook.load()(device_);
+  if (state_.load(std::memory_order_acquire) == State::kPromised) {
+    promise_->wait();
+    promise_->rethrow();
+    // Only now, not when the memory came: until the promise was kept, its keeper held a reference,
+    // and who may donate the value depends on the references.
+    state_.store(State::kReady, std::memory_order_release);
+  }
   const State state = state_.load(std::memory_order_acquire);
   if (state == State::kFailed) std::rethrow_exception(error_);
   TORCH_INTERNAL_ASSERT(state == State::kReady, "a value was not launched");
@@ -121,13 +141,25 @@ void DeviceValue::settle(PJRT_Buffer* buffer) {
   state_.store(State::kReady, std::memory_order_release);
 }
 
+PJRT_Buffer* DeviceValue::take() {
+  buffer();
+  Ledger::of(device_).leave(this);
+  entered_ = false;
+  return buffer_.release();
+}
+
+void DeviceValue::deliver(PJRT_Buffer* buffer) {
+  buffer_ = pjrt::Buffer(pjrt::Runtime::get().api(), buffer);
+  Ledger::of(device_).enter(this);
+}
+
 void DeviceValue::fail(std::exception_ptr error) noexcept {
   error_ = std::move(error);
   state_.store(State::kFailed, std::memory_order_release);
 }
 
 DeviceValue::~DeviceValue() {
-  if (state_.load(std::memory_order_relaxed) != State::kReady) return;
+  if (!entered_) return;
   Ledger::of(device_).leave(this);
   // After a fork the plugin's threads and locks are gone; the memory is the parent's to free.
   if (pjrt::Runtime::in_bad_fork()) buffer_.release();
@@ -147,6 +179,7 @@ Ledger& Ledger::of(int device) {
 
 void Ledger::enter(DeviceValue* value) {
   std::lock_guard lock(mutex_);
+  value->entered_ = true;
   value->next_ = head_;
   if (head_ != nullptr) head_->prev_ = value;
   head_ = value;
@@ -206,9 +239,17 @@ void Ledger::settle() noexcept {
     value = next;
   }
   std::erase_if(dropped_, [](const auto& event) { return finished(*event); });
+  std::erase_if(promises_, [](const auto& promise) { return promise->done(); });
+}
+
+void Ledger::add(PromisePtr promise) {
+  std::lock_guard lock(mutex_);
+  std::erase_if(promises_, [](const auto& old) { return old->done(); });
+  promises_.push_back(std::move(promise));
 }
 
 void Ledger::synchronize() {
+  std::vector<PromisePtr> promises;
   std::vector<std::shared_ptr<pjrt::Event>> events;
   std::exception_ptr first_error;
   const auto attempt = [&](const auto& step) {
@@ -218,6 +259,14 @@ void Ledger::synchronize() {
       if (!first_error) first_error = std::current_exception();
     }
   };
+  {
+    std::lock_guard lock(mutex_);
+    promises = promises_;
+  }
+  for (const PromisePtr& promise : promises) {
+    promise->wait();
+    attempt([&] { promise->rethrow(); });
+  }
   {
     std::lock_guard lock(mutex_);
     for (DeviceValue* value = head_; value != nullptr; value = value->next_) {
@@ -242,6 +291,12 @@ void Ledger::synchronize() {
 bool Ledger::idle() {
   std::lock_guard lock(mutex_);
   settle();
+  return head_ == nullptr && dropped_.empty() && promises_.empty();
+}
+
+bool Ledger::programs_idle() {
+  std::lock_guard lock(mutex_);
+  settle();
   return head_ == nullptr && dropped_.empty();
 }
 
@@ -257,10 +312,12 @@ void Ledger::when_idle(std::function<void()> done) {
   auto countdown = std::make_shared<Countdown>();
   countdown->done = std::move(done);
   std::vector<std::shared_ptr<pjrt::Event>> events;
+  std::vector<PromisePtr> promises;
   {
     std::lock_guard lock(mutex_);
     settle();
     events = dropped_;
+    promises = promises_;
     for (DeviceValue* value = head_; value != nullptr; value = value->next_) {
       try {
         events.push_back(std::make_shared<pjrt::Event>(value->buffer_.ready_event()));
@@ -269,7 +326,8 @@ void Ledger::when_idle(std::function<void()> done) {
       }
     }
   }
-  countdown->left.fetch_add(static_cast<int64_t>(events.size()));
+  countdown->left.fetch_add(static_cast<int64_t>(events.size() + promises.size()));
+  for (const PromisePtr& promise : promises) promise->on_done([countdown] { countdown->step(); });
   for (const auto& event : events) {
     try {
       event->on_ready([countdown](const pjrt::Error*) { countdown->step(); });

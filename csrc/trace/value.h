@@ -18,6 +18,7 @@
 
 #include "csrc/pjrt/buffer.h"
 #include "csrc/stablehlo/type.h"
+#include "csrc/trace/promise.h"
 #include "csrc/trace/shape.h"
 
 namespace torch_tpu::trace {
@@ -42,6 +43,9 @@ class DeviceValue final : public c10::intrusive_ptr_target {
               int device);
   // The result of an op that was issued and not launched yet: the same, until it is settled.
   DeviceValue(stablehlo::DType dtype, ShapeRef dims, ShapeRef strides, int device);
+  // A result of work that runs outside PJRT: the same, until the promise is kept.
+  DeviceValue(PromisePtr promise, stablehlo::DType dtype, ShapeRef dims, ShapeRef strides,
+              int device);
   ~DeviceValue() override;
 
   // Both launch what is pending if this value is, and throw what its launch failed with;
@@ -57,6 +61,18 @@ class DeviceValue final : public c10::intrusive_ptr_target {
   bool pending() const noexcept {
     return state_.load(std::memory_order_acquire) == State::kPending;
   }
+
+  // Gives the memory away: for the only holder of a value, who may then write it once nothing that
+  // was launched reads it any more.
+  PJRT_Buffer* take();
+  // For a promised value, once, before the promise is kept: its memory.
+  void deliver(PJRT_Buffer* buffer);
+  // Null unless the value is promised and the promise not kept yet.
+  const Promise* awaited() const noexcept {
+    if (state_.load(std::memory_order_acquire) != State::kPromised) return nullptr;
+    return promise_->done() ? nullptr : promise_.get();
+  }
+  const PromisePtr& promise() const noexcept { return promise_; }
 
   // Launches what is pending on a device; returns with every value issued before settled. Set once.
   using Launch = void (*)(int device);
@@ -81,7 +97,7 @@ class DeviceValue final : public c10::intrusive_ptr_target {
 
  private:
   friend class Ledger;
-  enum class State : uint8_t { kReady, kPending, kRecorded, kFailed };
+  enum class State : uint8_t { kReady, kPending, kRecorded, kFailed, kPromised };
   void demand() const;
 
   pjrt::Buffer buffer_;
@@ -96,7 +112,9 @@ class DeviceValue final : public c10::intrusive_ptr_target {
   bool donatable_;
   bool contiguous_;
   bool known_ready_ = false;
-  std::atomic<State> state_{State::kReady};
+  bool entered_ = false;  // in the ledger
+  mutable std::atomic<State> state_{State::kReady};
+  PromisePtr promise_;
   std::exception_ptr error_;
 };
 
@@ -126,9 +144,13 @@ class Ledger {
   void synchronize();
   // True when nothing made so far is still being computed.
   bool idle();
+  // The same without work outside PJRT: no program can be reading a value nobody holds.
+  bool programs_idle();
   // Calls `done` once everything made so far is computed: at once on this thread if it already is,
   // else on a thread of the plugin. For events and their timing.
   void when_idle(std::function<void()> done);
+  // Work outside PJRT: it counts as made now.
+  void add(PromisePtr promise);
 
   MemoryCounts counts();
   void reset_peak();
@@ -162,6 +184,7 @@ class Ledger {
   int device_;
   // Work still running whose result nobody holds any more. Shared with the threads that wait.
   std::vector<std::shared_ptr<pjrt::Event>> dropped_;
+  std::vector<PromisePtr> promises_;
   size_t settle_at_ = 64;  // dropped values that make it worth looking which are done
 };
 

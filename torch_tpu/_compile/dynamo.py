@@ -12,6 +12,7 @@ from torch._dynamo.backends.common import aot_autograd
 
 import torch_tpu._compile.control_flow  # noqa: F401, for its handlers
 from torch_tpu._compile import decompositions, hook, interface
+from torch_tpu._compile.collectives import SplitGraph, has_collectives
 from torch_tpu._compile.graph import CompiledGraph
 from torch_tpu._compile.options import Options
 
@@ -48,6 +49,8 @@ def _compile(
 ) -> Any:
     del example_inputs  # the arguments of the first call say more
     torch._dynamo.utils.counters["torch_tpu"][f"graphs_{kind}"] += 1
+    if has_collectives(gm):
+        return SplitGraph(gm, kind, options).function()
     return CompiledGraph(gm, kind, options, _visible(kind)).function()
 
 

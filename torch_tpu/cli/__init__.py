@@ -11,10 +11,10 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from torch_tpu.cli import cache, explain, export, precompile
+from torch_tpu.cli import cache, explain, export, flight, precompile
 from torch_tpu.cli._common import CommandError
 
-COMMANDS = (cache, precompile, explain, export)
+COMMANDS = (cache, precompile, explain, export, flight)
 
 _DESCRIPTION = """\
 Tools for PyTorch on TPUs.
@@ -24,6 +24,7 @@ Tools for PyTorch on TPUs.
   TORCH_TPU_PACK=my.pack python train.py    and a run that compiles nothing
   torch-tpu explain train.py                what a script compiles and runs, and why
   torch-tpu export model.py:build -o folder a model as StableHLO with its weights
+  torch-tpu flight folder                   which rank is missing in which collective
 """
 
 

@@ -1,0 +1,61 @@
+// The c10d backend "tpu" and the flight recorder. The transport comes from Python, where PyTorch
+// offers its process groups.
+#include <torch/csrc/distributed/c10d/Store.hpp>
+
+#include "csrc/bindings/bindings.h"
+#include "csrc/distributed/flight.h"
+#include "csrc/distributed/key_values.h"
+#include "csrc/distributed/process_group.h"
+#include "csrc/distributed/watchdog.h"
+#include "csrc/pjrt/span.h"
+
+namespace torch_tpu::bindings {
+namespace {
+
+using distributed::Flight;
+using distributed::Watchdog;
+using NoGil = py::call_guard<py::gil_scoped_release>;
+
+c10::intrusive_ptr<c10d::Backend> create(const c10::intrusive_ptr<c10d::Store>& store, int rank,
+                                         int size, double timeout, const std::string& name,
+                                         std::vector<int64_t> ranks,
+                                         const c10::intrusive_ptr<c10d::Backend>& transport) {
+  distributed::GroupInfo info;
+  info.name = name;
+  info.rank = rank;
+  info.size = size;
+  info.ranks = std::move(ranks);
+  info.store = store;
+  info.timeout = std::chrono::milliseconds(static_cast<int64_t>(timeout * 1000));
+  return c10::make_intrusive<distributed::TpuBackend>(std::move(info), transport);
+}
+
+}  // namespace
+
+void bind_distributed(py::module_& m) {
+  m.def("_create_process_group", &create, py::arg("store"), py::arg("rank"), py::arg("size"),
+        py::arg("timeout"), py::arg("name"), py::arg("ranks"), py::arg("transport"), NoGil(),
+        "A c10d backend for tpu tensors over one for CPU tensors.");
+  m.def(
+      "_span_processes",
+      [](const c10::intrusive_ptr<c10d::Store>& store, int process, int processes) {
+        pjrt::set_span({std::make_shared<distributed::KeyValues>(store), process, processes});
+      },
+      py::arg("store"), py::arg("process"), py::arg("processes"), NoGil(),
+      "Before the client starts: it shall span these processes.");
+  m.def(
+      "_flight_json", [](const std::string& reason) { return Flight::get().json(reason); },
+      py::arg("reason"), NoGil(), "The last collectives of this process, as JSON.");
+  m.def(
+      "_flight_dump", [](const std::string& reason) { return Flight::get().dump(reason); },
+      py::arg("reason"), NoGil(), "Writes them into TORCH_TPU_FLIGHT; the path, or ''.");
+  m.def("_flight_clear", [] { Flight::get().clear(); }, "Forgets them.");
+  m.def(
+      "_flight_set_rank", [](int rank, int size) { Flight::get().set_rank(rank, size); },
+      py::arg("rank"), py::arg("world_size"), "Who we are, for the file.");
+  m.def(
+      "_distributed_stop", [] { Watchdog::get().stop(); }, NoGil(),
+      "Ends the watchdog: no call is looked after any more. At the end of the process.");
+}
+
+}  // namespace torch_tpu::bindings

@@ -1,0 +1,53 @@
+// One collective (or message) of a group, from the call to its end.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <torch/csrc/distributed/c10d/Work.hpp>
+
+#include "csrc/distributed/host_memory.h"
+#include "csrc/trace/promise.h"
+#include "csrc/trace/trace.h"
+
+namespace torch_tpu::distributed {
+
+using WorkPtr = c10::intrusive_ptr<c10d::Work>;
+
+struct Call {
+  // What it is. Ranks must agree on op and detail, unless `local_detail` (sizes that may differ).
+  std::string op;      // "all_reduce"
+  std::string detail;  // "f32 [64, 64] SUM"
+  bool local_detail = false;
+  int peer = -1;         // of a message: the other rank, in the group
+  bool message = false;  // between two ranks: does not count as a collective
+  bool receives = false;
+  std::chrono::milliseconds timeout{0};
+
+  // Filled by the group.
+  uint64_t seq = 0;
+  uint64_t fingerprint = 0;
+  bool agree = false;  // first use: ranks compare before it runs
+  std::string site;    // where given: the Python line in words
+  trace::IssueLine line;
+  uint64_t record = 0;  // in the flight recorder
+  std::chrono::steady_clock::time_point issued;
+  trace::PromisePtr promise = std::make_shared<trace::Promise>();
+  int source_rank = -1;  // of a message from anyone, once it is there
+
+  // What it reads and writes, and how the transport is asked. `start` runs when all sources are
+  // there, in the order of the calls; `finish` after the transport, before targets are delivered.
+  std::vector<Source> sources;
+  std::vector<Target> targets;
+  std::function<std::vector<WorkPtr>(Call&)> start;
+  std::function<void(Call&)> finish;
+
+  std::string where() const;  // " at train.py:12 in f", or ""; takes the GIL
+};
+
+using CallPtr = std::shared_ptr<Call>;
+
+}  // namespace torch_tpu::distributed

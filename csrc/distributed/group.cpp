@@ -1,0 +1,329 @@
+#include "csrc/distributed/group.h"
+
+#include <ATen/core/ivalue.h>
+#include <c10/util/Exception.h>
+
+#include "csrc/base/hash.h"
+#include "csrc/dispatch/mode.h"
+#include "csrc/distributed/agreement.h"
+#include "csrc/distributed/flight.h"
+#include "csrc/distributed/waiters.h"
+#include "csrc/distributed/watchdog.h"
+
+namespace torch_tpu::distributed {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+uint64_t fingerprint_of(const Call& call) {
+  // Both ends of a message have their own name for it.
+  return base::hash_bytes((call.message ? "message" : call.op) + "\n" +
+                          (call.local_detail ? "" : call.detail));
+}
+
+std::chrono::milliseconds left_of(const Call& call) {
+  const auto until = call.issued + call.timeout;
+  return std::max(std::chrono::milliseconds(0),
+                  std::chrono::duration_cast<std::chrono::milliseconds>(until - Clock::now()));
+}
+
+}  // namespace
+
+std::exception_ptr make_error(const std::string& text) {
+  return std::make_exception_ptr(
+      c10::DistBackendError({__func__, __FILE__, static_cast<uint32_t>(__LINE__)}, text));
+}
+
+std::string text_of(const std::exception_ptr& error) {
+  try {
+    if (error) std::rethrow_exception(error);
+    return "";
+  } catch (const c10::Error& e) {
+    return e.what_without_backtrace();
+  } catch (const std::exception& e) {
+    return e.what();
+  } catch (...) {
+    return "unknown error";
+  }
+}
+
+std::string Call::where() const {
+  if (!site.empty()) return " at " + site;
+  const std::string text = dispatch::describe(line);
+  return text.empty() ? text : " at " + text;
+}
+
+int64_t GroupInfo::global(int rank) const {
+  return rank >= 0 && static_cast<size_t>(rank) < ranks.size() ? ranks[static_cast<size_t>(rank)]
+                                                               : rank;
+}
+
+Group::Group(GroupInfo info) : info_(std::move(info)) {}
+
+Group::~Group() {
+  {
+    std::lock_guard lock(order_);
+    stopping_ = true;
+    queued_.notify_all();
+  }
+  if (!thread_.joinable()) return;
+  if (thread_.get_id() == std::this_thread::get_id()) {
+    thread_.detach();
+  } else {
+    thread_.join();
+  }
+}
+
+std::string Group::describe(const GroupInfo& info, const Call& call) {
+  std::string text = "[" + call.op + "] ";
+  if (call.message) {
+    text += call.peer < 0 ? "message " + std::to_string(call.seq) + " from anyone"
+                          : "message " + std::to_string(call.seq) +
+                                (call.receives ? " from rank " : " to rank ") +
+                                std::to_string(info.global(call.peer));
+  } else {
+    text += "collective " + std::to_string(call.seq);
+  }
+  text += " of group '" + info.name + "' (rank " + std::to_string(info.global(info.rank)) + " of " +
+          std::to_string(info.size);
+  if (!call.detail.empty()) text += ", " + call.detail;
+  return text + ")" + call.where();
+}
+
+std::exception_ptr Group::failure() {
+  std::lock_guard lock(mutex_);
+  return failure_;
+}
+
+void Group::check() {
+  if (std::exception_ptr error = failure()) std::rethrow_exception(error);
+}
+
+bool Group::failed() { return failure() != nullptr; }
+
+void Group::issue(const CallPtr& call) {
+  call->line = dispatch::issue_line();
+  call->issued = Clock::now();
+  if (call->timeout <= std::chrono::milliseconds(0)) call->timeout = info_.timeout;
+  call->fingerprint = fingerprint_of(*call);
+  const dispatch::WithoutGil released;  // nothing below may wait with Python's lock
+  if (std::exception_ptr error = failure()) {
+    call->promise->finish(error);
+    std::rethrow_exception(error);
+  }
+
+  std::unique_lock order(order_);
+  if (call->message) {
+    call->seq = ++messages_[2 * call->peer + static_cast<int>(call->receives)];
+  } else {
+    call->seq = ++seq_;
+  }
+  if (info_.size > 1 && call->peer != info_.rank) {
+    // What follows what is part of it: two ranks that take turns with known calls in different
+    // order then notice as well.
+    const uint64_t before =
+        call->message ? static_cast<uint64_t>(2 * call->peer + call->receives) : previous_;
+    call->agree = !(call->message && call->peer < 0) &&
+                  agreed_.insert(base::hash_combine(before, call->fingerprint)).second;
+    if (!call->message) previous_ = call->fingerprint;
+  }
+  Flight::Entry entry;
+  entry.group = info_.name;
+  entry.seq = call->seq;
+  entry.op = call->op;
+  entry.detail = call->detail;
+  entry.peer = call->message ? static_cast<int>(info_.global(call->peer)) : -1;
+  for (const Source& source : call->sources) entry.bytes += source.nbytes();
+  entry.line = call->line;
+  call->record = Flight::get().add(std::move(entry));
+  {
+    std::lock_guard lock(mutex_);
+    outstanding_.emplace(call->record, call);
+    if (!call->message) {
+      progress_.issued = call->seq;
+      progress_.last = call->op + " " + call->detail;
+    }
+  }
+  bool ready = queue_.empty() && !call->agree;
+  try {
+    for (size_t i = 0; ready && i < call->sources.size(); ++i) ready = call->sources[i].ready();
+  } catch (...) {
+    ready = false;  // the queue finds the same error and settles the call with it
+  }
+  if (ready) {
+    start(call);
+    return;
+  }
+  if (!thread_.joinable()) thread_ = std::thread([this] { run_queue(); });
+  queue_.push_back(call);
+  queued_.notify_one();
+}
+
+void Group::run_queue() {
+  std::unique_lock order(order_);
+  while (true) {
+    queued_.wait(order, [this] { return stopping_ || !queue_.empty(); });
+    if (queue_.empty()) return;
+    const CallPtr call = queue_.front();  // stays there, so that nobody overtakes it
+    order.unlock();
+    const bool ready = await_sources(call) && (!call->agree || agree(call));
+    order.lock();
+    if (ready && !call->promise->done()) start(call);
+    if (!queue_.empty() && queue_.front() == call) queue_.pop_front();
+  }
+}
+
+bool Group::await_sources(const CallPtr& call) {
+  try {
+    for (const Source& source : call->sources) {
+      if (!source.await(left_of(*call))) {
+        complete(call, make_error("its inputs were not computed in time"), true);
+        return false;
+      }
+    }
+    return true;
+  } catch (...) {
+    complete(call, std::current_exception(), false);
+    return false;
+  }
+}
+
+c10d::Store& Group::store() {
+  if (!store_) store_ = info_.store->clone();
+  return *store_;
+}
+
+bool Group::agree(const CallPtr& call) {
+  try {
+    const std::string problem =
+        compare_with_others(store(), info_, *call, [&] { return call->promise->done(); });
+    if (problem.empty()) return true;
+    Watchdog::get().report(shared_from_this(), call, problem, /*final=*/true);
+  } catch (...) {
+    complete(call, std::current_exception(), true);
+  }
+  return false;
+}
+
+void Group::start(const CallPtr& call) {
+  Flight::get().start(call->record);
+  std::vector<WorkPtr> works;
+  try {
+    works = call->start(*call);
+  } catch (const c10::Error&) {  // bad arguments
+    complete(call, std::current_exception(), false);
+    return;
+  } catch (...) {
+    complete(call, std::current_exception(), true);
+    return;
+  }
+  struct Left {
+    std::atomic<size_t> count;
+    std::mutex mutex;
+    std::exception_ptr error;
+  };
+  auto left = std::make_shared<Left>();
+  left->count = works.size() + 1;
+  const auto step = [self = shared_from_this(), call, left](std::exception_ptr error) {
+    if (error) {
+      std::lock_guard lock(left->mutex);
+      if (!left->error) left->error = error;
+    }
+    if (left->count.fetch_sub(1) == 1) self->complete(call, left->error, true);
+  };
+  for (const WorkPtr& work : works) {
+    if (call->message) {
+      Waiters::get().run([work, call, step] {
+        try {
+          work->wait();
+          if (call->peer < 0) call->source_rank = work->sourceRank();
+          step(nullptr);
+        } catch (...) {
+          step(std::current_exception());
+        }
+      });
+    } else {
+      work->getFuture()->addCallback([step, work](c10::ivalue::Future& future) {
+        step(future.hasError() ? future.exception_ptr() : nullptr);
+      });
+    }
+  }
+  step(nullptr);
+}
+
+void Group::complete(const CallPtr& call, std::exception_ptr error, bool of_transport) {
+  if (!error) {
+    try {
+      if (call->finish) call->finish(*call);
+      if (!call->promise->done()) {
+        for (Target& target : call->targets) target.deliver();
+      }
+    } catch (...) {
+      error = std::current_exception();
+      of_transport = false;
+    }
+  }
+  // Before the promise is kept: see DeviceValue::demand.
+  call->sources.clear();
+  call->targets.clear();
+  call->start = nullptr;
+  call->finish = nullptr;
+  if (error && of_transport && info_.size > 1) {
+    Watchdog::get().report(shared_from_this(), call, text_of(error));
+    return;
+  }
+  settle(call, error);
+}
+
+void Group::settle(const CallPtr& call, std::exception_ptr error) {
+  Flight::get().finish(call->record, text_of(error));
+  {
+    std::lock_guard lock(mutex_);
+    outstanding_.erase(call->record);
+    if (!call->message && !error) progress_.completed = std::max(progress_.completed, call->seq);
+    settled_.notify_all();
+  }
+  call->promise->finish(std::move(error));
+}
+
+Group::Progress Group::progress() {
+  std::lock_guard lock(mutex_);
+  return progress_;
+}
+
+std::vector<CallPtr> Group::outstanding() {
+  std::lock_guard lock(mutex_);
+  std::vector<CallPtr> calls;
+  for (const auto& [record, call] : outstanding_) calls.push_back(call);
+  return calls;
+}
+
+void Group::fail_all(const std::function<std::string(const Call*)>& text) {
+  const std::vector<CallPtr> calls = outstanding();
+  {
+    const std::exception_ptr error = make_error(text(calls.empty() ? nullptr : calls[0].get()));
+    std::lock_guard lock(mutex_);
+    if (!failure_) failure_ = error;
+  }
+  for (const CallPtr& call : outstanding()) settle(call, make_error(text(call.get())));
+}
+
+void Group::shutdown() {
+  const dispatch::WithoutGil released;
+  {
+    std::unique_lock lock(mutex_);
+    settled_.wait(lock, [this] { return outstanding_.empty() || failure_; });
+    if (!failure_) failure_ = make_error("process group '" + info_.name + "' was destroyed");
+  }
+  std::unique_lock order(order_);
+  stopping_ = true;
+  queued_.notify_all();
+}
+
+void Group::abort(const std::string& reason) {
+  fail_all([&](const Call* call) {
+    return (call != nullptr ? describe(info_, *call) + ": " : std::string()) + reason;
+  });
+}
+
+}  // namespace torch_tpu::distributed

@@ -1,0 +1,97 @@
+// The life of a group's calls: they start in order once their inputs are there, on the calling
+// thread where that is possible at once, else on the group's own. No lock is held while waiting.
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <unordered_set>
+
+#include <torch/csrc/distributed/c10d/Store.hpp>
+
+#include "csrc/distributed/call.h"
+
+namespace torch_tpu::distributed {
+
+struct GroupInfo {
+  std::string name;
+  int rank = 0;  // in the group
+  int size = 1;
+  std::vector<int64_t> ranks;  // global, by rank in the group
+  c10::intrusive_ptr<c10d::Store> store;
+  std::chrono::milliseconds timeout{0};
+
+  int64_t global(int rank) const;
+};
+
+class Group : public std::enable_shared_from_this<Group> {
+ public:
+  explicit Group(GroupInfo info);
+  ~Group();
+
+  const GroupInfo& info() const noexcept { return info_; }
+
+  // Counts, records and starts the call, or queues it. Throws when the group has failed before.
+  void issue(const CallPtr& call);
+
+  // Throws what the group failed with, if it has.
+  void check();
+  // Waits for all calls; then no more may come.
+  void shutdown();
+  // Fails all calls, now and later.
+  void abort(const std::string& reason);
+  bool failed();
+
+  // For the watchdog.
+  struct Progress {
+    uint64_t issued = 0;
+    uint64_t completed = 0;
+    std::string last;  // "all_reduce f32 [4]"
+  };
+  Progress progress();
+  std::vector<CallPtr> outstanding();
+  // Ends every call with an error made for it, and the group with it.
+  void fail_all(const std::function<std::string(const Call*)>& text);
+
+  static std::string describe(const GroupInfo& info, const Call& call);
+
+ private:
+  void run_queue();
+  void start(const CallPtr& call);
+  bool await_sources(const CallPtr& call);
+  // Compares with the other ranks; false when the call failed.
+  bool agree(const CallPtr& call);
+  void complete(const CallPtr& call, std::exception_ptr error, bool of_transport);
+  void settle(const CallPtr& call, std::exception_ptr error);
+  c10d::Store& store();  // a connection of our own, so that nobody waits for us
+  std::exception_ptr failure();
+
+  const GroupInfo info_;
+
+  std::mutex order_;  // of starting calls; taken before mutex_
+  std::deque<CallPtr> queue_;
+  std::condition_variable queued_;  // with order_
+  std::thread thread_;
+  bool stopping_ = false;
+
+  std::mutex mutex_;
+  std::map<uint64_t, CallPtr> outstanding_;  // by record
+  std::condition_variable settled_;
+  Progress progress_;
+  std::exception_ptr failure_;
+
+  uint64_t seq_ = 0;
+  std::map<int, uint64_t> messages_;  // per peer: sent at 2 * peer, received at 2 * peer + 1
+  uint64_t previous_ = 0;             // fingerprint of the collective before
+  std::unordered_set<uint64_t> agreed_;
+  c10::intrusive_ptr<c10d::Store> store_;
+};
+
+// c10::DistBackendError, which Python sees as torch.distributed.DistBackendError.
+std::exception_ptr make_error(const std::string& text);
+std::string text_of(const std::exception_ptr& error);
+
+}  // namespace torch_tpu::distributed

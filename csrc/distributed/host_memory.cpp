@@ -1,0 +1,173 @@
+#include "csrc/distributed/host_memory.h"
+
+#include <cstring>
+
+#include <ATen/EmptyTensor.h>
+#include <ATen/ops/from_blob.h>
+
+#include "csrc/device/tensor.h"
+#include "csrc/ops/call.h"
+#include "csrc/pjrt/runtime.h"
+
+namespace torch_tpu::distributed {
+namespace {
+
+// Below this, new memory and a copy cost less than asking whether the old may be written.
+constexpr int64_t kWorthTaking = 64 << 10;
+
+bool host_addressable() { return pjrt::Runtime::get().host_addressable(); }
+
+bool covers_storage(const at::Tensor& tensor) {
+  return tensor.storage_offset() == 0 && tensor.is_contiguous() &&
+         tensor.storage().nbytes() == tensor.nbytes();
+}
+
+at::Tensor new_host(c10::IntArrayRef sizes, c10::ScalarType dtype) {
+  return at::Tensor(at::detail::empty_cpu(sizes, dtype));
+}
+
+at::Tensor over(void* data, c10::IntArrayRef sizes, c10::ScalarType dtype,
+                std::function<void(void*)> owner) {
+  return at::from_blob(data, sizes, std::move(owner), at::TensorOptions().dtype(dtype));
+}
+
+}  // namespace
+
+at::Tensor readable(const at::Tensor& tensor) {
+  const trace::ValuePtr value = device::cell_of(*tensor.unsafeGetTensorImpl())->load();
+  const bool plain = tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg();
+  if (plain && !value) return tensor;
+  if (plain && value->contiguous() && value->dtype() == ops::to_dtype(tensor.scalar_type()) &&
+      (host_addressable() || (tensor.storage_offset() == 0 && value->dims() == tensor.sizes()))) {
+    return tensor;
+  }
+  at::Tensor copy = device::make_tensor(tensor.sizes(), trace::contiguous_strides(tensor.sizes()),
+                                        tensor.scalar_type(), tensor.device().index());
+  copy.copy_(tensor);
+  return copy;
+}
+
+Source::Source(const at::Tensor& tensor)
+    : value_(device::cell_of(*tensor.unsafeGetTensorImpl())->load()),
+      sizes_(tensor.sizes().begin(), tensor.sizes().end()),
+      dtype_(tensor.scalar_type()),
+      offset_(tensor.storage_offset()),
+      numel_(tensor.numel()),
+      item_(static_cast<int64_t>(tensor.itemsize())) {
+  if (numel_ == 0) value_.reset();
+}
+
+bool Source::ready() const {
+  if (!value_) return true;
+  if (!host_addressable() || value_->awaited() != nullptr) return false;
+  return value_->buffer().is_ready();
+}
+
+bool Source::await(std::chrono::milliseconds promise_timeout) const {
+  if (!value_) return true;
+  if (const trace::PromisePtr& promise = value_->promise()) {
+    if (!promise->wait_for(promise_timeout)) return false;
+  }
+  value_->buffer().await();
+  return true;
+}
+
+at::Tensor Source::host() const {
+  if (!value_) return new_host(sizes_, dtype_).zero_();
+  if (host_addressable()) {
+    char* data = static_cast<char*>(value_->buffer().unsafe_pointer());
+    return over(data + offset_ * item_, sizes_, dtype_, [value = value_](void*) {});
+  }
+  at::Tensor host = new_host(sizes_, dtype_);
+  value_->buffer().copy_to_host(host.mutable_data_ptr(), host.nbytes()).await();
+  return host;
+}
+
+bool Source::worth_taking() const {
+  return value_ && nbytes() >= kWorthTaking && host_addressable() && value_->donatable() &&
+         offset_ == 0 && value_->bytes() == nbytes() && value_.use_count() == 1 &&
+         trace::Ledger::of(value_->device()).programs_idle();
+}
+
+Memory Source::into_memory() {
+  if (worth_taking()) return Memory(std::move(value_), sizes_, dtype_);
+  Memory memory(sizes_, dtype_);
+  if (!value_) {
+    memory.host().zero_();
+  } else if (host_addressable()) {
+    const char* data = static_cast<const char*>(value_->buffer().unsafe_pointer());
+    std::memcpy(memory.host().mutable_data_ptr(), data + offset_ * item_,
+                static_cast<size_t>(nbytes()));
+  } else {
+    value_->buffer().copy_to_host(memory.host().mutable_data_ptr(), memory.host().nbytes()).await();
+  }
+  value_.reset();
+  return memory;
+}
+
+Memory::Memory(c10::IntArrayRef sizes, c10::ScalarType dtype) : host_(new_host(sizes, dtype)) {}
+
+Memory::Memory(trace::ValuePtr value, c10::IntArrayRef sizes, c10::ScalarType dtype)
+    : taken_(std::make_shared<pjrt::Buffer>(pjrt::Runtime::get().api(), value->take())) {
+  host_ = over(taken_->unsafe_pointer(), sizes, dtype, [buffer = taken_](void*) {});
+}
+
+PJRT_Buffer* Memory::into_buffer(int device) {
+  if (taken_) {
+    // Whoever still holds the host tensor may not use it any more: the memory is the value's now.
+    PJRT_Buffer* buffer = taken_->release();
+    taken_.reset();
+    host_.reset();
+    return buffer;
+  }
+  at::Tensor host = std::move(host_);
+  if (!host_addressable() || host.numel() == 0) return device::upload(host, device)->take();
+  const pjrt::Runtime& runtime = pjrt::Runtime::get();
+  return runtime.client()
+      .view_of_device_memory(
+          host.mutable_data_ptr(), device::buffer_type(ops::to_dtype(host.scalar_type())),
+          {host.sizes().data(), host.sizes().size()}, runtime.device(device), [host] {})
+      .release();
+}
+
+Target::Target(const at::Tensor& tensor, const trace::PromisePtr& promise, bool keep)
+    : sizes_(tensor.sizes().begin(), tensor.sizes().end()),
+      dtype_(tensor.scalar_type()),
+      device_(tensor.device().index()) {
+  const trace::Shape strides = trace::contiguous_strides(tensor.sizes());
+  value_ = c10::make_intrusive<trace::DeviceValue>(promise, ops::to_dtype(dtype_), sizes_, strides,
+                                                   device_);
+  device::Cell* cell = device::cell_of(*tensor.unsafeGetTensorImpl());
+  if (covers_storage(tensor) && !tensor.is_conj() && !tensor.is_neg()) {
+    if (!keep) old_ = cell->load();
+    cell->store(value_);
+  } else {
+    copy_ = {tensor, device::make_tensor(tensor.sizes(), strides, dtype_, device_, value_)};
+  }
+}
+
+void Target::use_new_memory() {
+  trace::ValuePtr old = std::move(old_);
+  const int64_t bytes = value_->bytes();
+  // Only where nothing that runs can still be reading it; waiting for that is not worth it.
+  if (old && old.use_count() == 1 && host_addressable() && bytes >= kWorthTaking &&
+      old->bytes() == bytes && old->donatable() && old->awaited() == nullptr && !old->pending() &&
+      trace::Ledger::of(device_).programs_idle()) {
+    memory_ = Memory(std::move(old), sizes_, dtype_);
+    return;
+  }
+  memory_ = Memory(sizes_, dtype_);
+}
+
+void Target::deliver() {
+  value_->deliver(memory_.into_buffer(device_));
+  value_.reset();
+}
+
+at::Tensor as_bytes(const at::Tensor& host) {
+  const auto bytes = static_cast<int64_t>(host.nbytes());
+  return at::from_blob(
+      host.data_ptr(), {bytes}, [host](void*) {}, at::TensorOptions().dtype(c10::kByte));
+}
+
+}  // namespace torch_tpu::distributed

@@ -1,0 +1,98 @@
+// What a collective reads and writes, as host memory. On XLA:CPU that is the device memory itself:
+// a source is read in place, and a target's memory becomes the tensor's new value. Elsewhere the
+// elements are copied to the host and back.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "csrc/trace/promise.h"
+#include "csrc/trace/value.h"
+
+namespace torch_tpu::distributed {
+
+// A tensor whose elements lie together in their value: itself, or a copy made on the device.
+at::Tensor readable(const at::Tensor& tensor);
+
+// The elements of a readable tensor as they are now; later writes to the tensor do not show. Made
+// on the calling thread after launching what is pending, used on any.
+class Source {
+ public:
+  explicit Source(const at::Tensor& readable);
+
+  // Whether reading would not wait.
+  bool ready() const;
+  // Waits for work outside PJRT; false when `promise_timeout` passes first. Then for the device.
+  bool await(std::chrono::milliseconds promise_timeout) const;
+  // A contiguous CPU tensor that must not be written; valid as long as it lives.
+  at::Tensor host() const;
+  // Memory that may be written, with the elements in it: that of the value itself when nobody else
+  // holds it and no program can be reading it, else a copy. The source is empty afterwards.
+  class Memory into_memory();
+  int64_t nbytes() const noexcept { return numel_ * item_; }
+
+ private:
+  bool worth_taking() const;
+
+  trace::ValuePtr value_;  // null: uninitialised memory, which reads as zeros
+  trace::Shape sizes_;
+  c10::ScalarType dtype_;
+  int64_t offset_;  // in elements
+  int64_t numel_;
+  int64_t item_;
+};
+
+// Host memory that will be a value.
+class Memory {
+ public:
+  Memory() = default;
+  // New memory.
+  Memory(c10::IntArrayRef sizes, c10::ScalarType dtype);
+  // That of a value nobody else holds.
+  Memory(trace::ValuePtr value, c10::IntArrayRef sizes, c10::ScalarType dtype);
+
+  const at::Tensor& host() const noexcept { return host_; }
+  // A PJRT buffer over it, without a copy where device memory is host memory.
+  PJRT_Buffer* into_buffer(int device);
+
+ private:
+  at::Tensor host_;
+  std::shared_ptr<pjrt::Buffer> taken_;
+};
+
+// A tensor that a collective writes. The tensor has its new value at once; memory comes later.
+class Target {
+ public:
+  // `keep`: the collective also reads the old contents (they come with use_memory).
+  Target(const at::Tensor& tensor, const trace::PromisePtr& promise, bool keep);
+
+  // Called before the transport runs: the memory it shall write.
+  void use_memory(Memory memory) { memory_ = std::move(memory); }
+  void use_new_memory();
+  const at::Tensor& host() const noexcept { return memory_.host(); }
+  // The memory becomes the value; drops the reference to it. Then the promise may be kept.
+  void deliver();
+
+  // What is left to do on the caller's side once the value is there: for tensors that are only a
+  // part of their storage. Null when nothing is.
+  struct Copy {
+    at::Tensor to, from;
+  };
+  const std::optional<Copy>& copy() const noexcept { return copy_; }
+
+ private:
+  trace::ValuePtr value_;
+  trace::ValuePtr old_;  // its memory may serve again
+  trace::Shape sizes_;
+  c10::ScalarType dtype_;
+  int device_;
+  Memory memory_;
+  std::optional<Copy> copy_;
+};
+
+// As a flat tensor of bytes, for transports that move data and know few dtypes.
+at::Tensor as_bytes(const at::Tensor& host);
+
+}  // namespace torch_tpu::distributed

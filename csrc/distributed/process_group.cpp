@@ -1,0 +1,112 @@
+// The backend itself and what all collectives share; the collectives are in
+// collectives.cpp and exchanges.cpp.
+#include "csrc/distributed/process_group.h"
+
+#include "csrc/dispatch/fused.h"
+#include "csrc/dispatch/mode.h"
+#include "csrc/distributed/flight.h"
+#include "csrc/distributed/watchdog.h"
+#include "csrc/distributed/work.h"
+
+namespace torch_tpu::distributed {
+
+TpuBackend::TpuBackend(GroupInfo info, c10::intrusive_ptr<c10d::Backend> transport)
+    : Backend(info.rank, info.size),
+      options_(c10::make_intrusive<Options>("tpu", info.timeout)),
+      transport_(std::move(transport)),
+      inner_(transport_.get()),
+      group_(std::make_shared<Group>(std::move(info))),
+      default_timeout_ms_(group_->info().timeout.count()) {
+  init();
+  if (size_ > 1) Watchdog::get().watch(group_);
+}
+
+TpuBackend::~TpuBackend() { shutdown(); }
+
+void TpuBackend::shutdown() {
+  if (std::exchange(ended_, true)) return;
+  const bool failed = group_->failed();
+  if (!failed) group_->shutdown();
+  Watchdog::get().forget(group_.get());
+  // Its destructor would wait for calls that never end.
+  if (failed || !group_->outstanding().empty()) static_cast<void>(transport_.release());
+}
+
+void TpuBackend::abort() { group_->abort("the process group was aborted"); }
+
+c10d::ErrorType TpuBackend::getError() {
+  return group_->failed() ? c10d::ErrorType::COMM_ERROR : c10d::ErrorType::SUCCESS;
+}
+
+void TpuBackend::setTimeout(std::chrono::milliseconds timeout) {
+  default_timeout_ms_ = timeout.count();
+  options_->timeout = timeout;
+}
+
+std::chrono::milliseconds TpuBackend::timeout_or_default(std::chrono::milliseconds given) const {
+  return given > std::chrono::milliseconds(0) ? given
+                                              : std::chrono::milliseconds(default_timeout_ms_);
+}
+
+void TpuBackend::startCoalescing() {
+  std::lock_guard lock(coalescing_mutex_);
+  coalescing_ = true;
+  coalesced_.clear();
+}
+
+WorkPtr TpuBackend::endCoalescing() {
+  std::lock_guard lock(coalescing_mutex_);
+  coalescing_ = false;
+  return c10::make_intrusive<CoalescedWork>(rank_, std::move(coalesced_));
+}
+
+WorkPtr TpuBackend::keep(WorkPtr work) {
+  std::lock_guard lock(coalescing_mutex_);
+  if (coalescing_) coalesced_.push_back(work);
+  return work;
+}
+
+WorkPtr TpuBackend::issue(Plan plan, std::function<std::vector<WorkPtr>(Call&)> start,
+                          std::function<void(Call&)> finish) {
+  auto call = std::make_shared<Call>();
+  call->op = plan.op;
+  call->detail = std::move(plan.detail);
+  call->local_detail = plan.local_detail;
+  call->message = plan.message;
+  call->receives = plan.receives;
+  call->peer = plan.peer;
+  call->timeout = timeout_or_default(plan.timeout);
+  call->start = std::move(start);
+  call->finish = std::move(finish);
+
+  int device = -1;
+  for (const Tensors* tensors : {&plan.reads, &plan.writes}) {
+    for (const at::Tensor& tensor : *tensors) {
+      TORCH_CHECK(tensor.device().type() == c10::DeviceType::PrivateUse1, "[", plan.op,
+                  "] expected tensors on tpu, got one on ", tensor.device());
+      TORCH_CHECK(tensor.layout() == c10::kStrided, "[", plan.op, "] expected dense tensors, got ",
+                  tensor.layout());
+      device = tensor.device().index();
+    }
+  }
+  group_->check();
+  {
+    Tensors sources;
+    for (const at::Tensor& tensor : plan.reads) sources.push_back(readable(tensor));
+    if (device >= 0) dispatch::launch_pending(device, dispatch::Cut::kCollective);
+    for (const at::Tensor& tensor : sources) call->sources.emplace_back(tensor);
+  }
+  for (const at::Tensor& tensor : plan.writes) {
+    call->targets.emplace_back(tensor, call->promise, plan.in_place);
+  }
+  if (device >= 0) trace::Ledger::of(device).add(call->promise);
+  Tensors outputs = plan.writes.empty() ? plan.reads : plan.writes;
+  auto work = c10::make_intrusive<TpuWork>(
+      rank_, plan.type, plan.title, call, std::move(plan.reads), std::move(outputs), plan.blocking);
+  TpuWork::finish_with(work);
+  group_->issue(call);
+  work->place_results();
+  return keep(std::move(work));
+}
+
+}  // namespace torch_tpu::distributed

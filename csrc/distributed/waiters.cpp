@@ -1,0 +1,41 @@
+#include "csrc/distributed/waiters.h"
+
+#include <chrono>
+#include <thread>
+
+namespace torch_tpu::distributed {
+
+Waiters& Waiters::get() {
+  static auto* waiters = new Waiters();  // leaked: its threads may outlive static destructors
+  return *waiters;
+}
+
+void Waiters::run(std::function<void()> task) {
+  std::lock_guard lock(mutex_);
+  tasks_.push_back(std::move(task));
+  if (idle_ >= tasks_.size()) {
+    added_.notify_one();
+  } else {
+    std::thread([this] { work(); }).detach();
+  }
+}
+
+void Waiters::work() {
+  std::unique_lock lock(mutex_);
+  while (true) {
+    if (tasks_.empty()) {
+      ++idle_;
+      const bool more =
+          added_.wait_for(lock, std::chrono::seconds(30), [this] { return !tasks_.empty(); });
+      --idle_;
+      if (!more) return;
+    }
+    const std::function<void()> task = std::move(tasks_.front());
+    tasks_.pop_front();
+    lock.unlock();
+    task();
+    lock.lock();
+  }
+}
+
+}  // namespace torch_tpu::distributed

@@ -1,0 +1,368 @@
+#include "csrc/distributed/watchdog.h"
+
+#include <cstdlib>
+#include <fstream>
+#include <sstream>
+
+#include <unistd.h>
+
+#include "csrc/distributed/agreement.h"
+#include "csrc/distributed/flight.h"
+
+namespace torch_tpu::distributed {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr auto kBeat = 300ms;     // between signs of life
+constexpr auto kLook = 500ms;     // between looks at calls that are under way
+constexpr auto kLong = 1000ms;    // a call that takes this long is looked at more closely
+constexpr auto kSilent = 1200ms;  // a rank that gave no sign for so long is taken for dead
+constexpr auto kLinger = 2000ms;  // how long the store's host waits for the others at the end
+constexpr const char* kVerdict = "tpu/verdict";
+
+std::string beat_key(int rank) { return "tpu/beat/" + std::to_string(rank); }
+std::string seen_key(int rank) { return "tpu/seen/" + std::to_string(rank); }
+
+std::string first_line(const char* path) {
+  std::ifstream file(path);
+  std::string line;
+  std::getline(file, line);
+  return line;
+}
+
+// Two processes that say the same see each other's process ids.
+const std::string& machine() {
+  static const auto& name = *new std::string([] {
+    char host[256] = "", space[64] = "";
+    gethostname(host, sizeof host - 1);
+    static_cast<void>(!readlink("/proc/self/ns/pid", space, sizeof space - 1));
+    return std::string(host) + " " + first_line("/proc/sys/kernel/random/boot_id") + " " + space;
+  }());
+  return name;
+}
+
+// Of a process on this machine: gone, a corpse its parent has not buried yet, or stopped?
+enum class Process { kRuns, kGone, kStopped };
+Process state_of(int64_t pid) {
+  std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
+  std::string text;
+  if (!std::getline(file, text)) return Process::kGone;
+  const size_t bracket = text.rfind(')');
+  const char state =
+      bracket != std::string::npos && bracket + 2 < text.size() ? text[bracket + 2] : 'R';
+  if (state == 'Z' || state == 'X') return Process::kGone;
+  return state == 'T' || state == 't' ? Process::kStopped : Process::kRuns;
+}
+
+}  // namespace
+
+Watchdog& Watchdog::get() {
+  static auto* watchdog = new Watchdog();  // leaked: its thread may outlive static destructors
+  return *watchdog;
+}
+
+void Watchdog::watch(const std::shared_ptr<Group>& group) {
+  auto watched = std::make_shared<Watched>();
+  watched->group = group;
+  watched->store = group->info().store->clone();
+  beat(*watched);  // before anybody can be missing us
+  std::lock_guard lock(mutex_);
+  watched_.push_back(std::move(watched));
+  stopping_ = false;
+  if (!thread_.joinable()) thread_ = std::thread([this] { run(); });
+}
+
+void Watchdog::forget(const Group* group) {
+  std::lock_guard lock(mutex_);
+  std::erase_if(watched_,
+                [&](const WatchedPtr& item) { return item->group.get() == group && !item->over; });
+}
+
+void Watchdog::report(const std::shared_ptr<Group>& group, const CallPtr& call,
+                      const std::string& text, bool final) {
+  {
+    std::lock_guard lock(mutex_);
+    if (thread_.joinable() && !stopping_) {
+      reports_.push_back({group, call, text, final});
+      wake_.notify_one();
+      return;
+    }
+  }
+  group->fail_all([&](const Call* other) {
+    return other == nullptr ? text : Group::describe(group->info(), *other) + ": " + text;
+  });
+}
+
+Watchdog::WatchedPtr Watchdog::find(const Group* group) {
+  std::lock_guard lock(mutex_);
+  for (const WatchedPtr& item : watched_) {
+    if (item->group.get() == group) return item;
+  }
+  return nullptr;
+}
+
+std::vector<Watchdog::WatchedPtr> Watchdog::all() {
+  std::lock_guard lock(mutex_);
+  return watched_;
+}
+
+void Watchdog::run() {
+  while (true) {
+    std::vector<Report> reports;
+    {
+      std::unique_lock lock(mutex_);
+      wake_.wait_for(lock, kBeat, [this] { return stopping_ || !reports_.empty(); });
+      if (stopping_) return;
+      reports.swap(reports_);
+    }
+    beat_all();
+    for (const Report& report : reports) handle(report);
+    for (const WatchedPtr& watched : all()) look(watched);
+  }
+}
+
+void Watchdog::beat_all() {
+  if (Clock::now() - last_beat_ < kBeat - 20ms) return;
+  last_beat_ = Clock::now();
+  for (const WatchedPtr& watched : all()) beat(*watched);
+}
+
+void Watchdog::beat(Watched& watched) {
+  if (watched.store_lost) return;
+  const Group::Progress progress = watched.group->progress();
+  const GroupInfo& info = watched.group->info();
+  try {
+    watched.store->set(beat_key(info.rank), machine() + "\n" + std::to_string(getpid()) + "\n" +
+                                                std::to_string(++watched.beats) + "\n" +
+                                                std::to_string(progress.issued) + "\n" +
+                                                progress.last);
+  } catch (...) {
+    watched.store_lost = true;
+  }
+}
+
+std::optional<Watchdog::Beat> Watchdog::read_beat(Watched& watched, int rank) {
+  const auto text = read_if_there(*watched.store, beat_key(rank));
+  if (!text) return std::nullopt;
+  Beat beat;
+  std::istringstream lines(*text);
+  std::string line;
+  std::getline(lines, beat.host);
+  if (std::getline(lines, line)) beat.pid = std::atoll(line.c_str());
+  if (std::getline(lines, line)) beat.count = std::strtoull(line.c_str(), nullptr, 10);
+  if (std::getline(lines, line)) beat.issued = std::strtoull(line.c_str(), nullptr, 10);
+  std::getline(lines, beat.last);
+  return beat;
+}
+
+void Watchdog::look(const WatchedPtr& item) {
+  Watched& watched = *item;
+  if (watched.over || Clock::now() - watched.last_look < kLook) return;
+  watched.last_look = Clock::now();
+  const std::vector<CallPtr> calls = watched.group->outstanding();
+  if (calls.empty()) return;
+  Call& oldest = *calls.front();
+  const auto age = Clock::now() - oldest.issued;
+  if (age > oldest.timeout + 200ms) {
+    handle({watched.group, calls.front(), "it timed out", false});
+    return;
+  }
+  if (age < kLong || watched.store_lost) return;
+  try {
+    if (take_others_verdict(watched)) return;
+    if (somebody_is_gone(watched)) {
+      handle({watched.group, calls.front(), "", false});
+      return;
+    }
+    const std::string problem =
+        look_for_disagreement(*watched.store, watched.group->info(), oldest);
+    if (!problem.empty()) end(watched, problem, "", true);
+  } catch (...) {
+    watched.store_lost = true;
+  }
+}
+
+bool Watchdog::somebody_is_gone(Watched& watched) {
+  const int size = watched.group->info().size;
+  watched.neighbours.resize(static_cast<size_t>(size), -1);
+  for (int rank = 0; rank < size; ++rank) {
+    int64_t& pid = watched.neighbours[static_cast<size_t>(rank)];
+    if (pid < 0) {  // not asked yet; 0: elsewhere
+      const auto beat = read_beat(watched, rank);
+      if (beat) pid = beat->host == machine() ? beat->pid : 0;
+    }
+    if (pid > 0 && state_of(pid) == Process::kGone) return true;
+  }
+  return false;
+}
+
+bool Watchdog::take_others_verdict(Watched& watched) {
+  const auto verdict = read_if_there(*watched.store, kVerdict);
+  if (!verdict) return false;
+  const size_t end_of_ranks = verdict->find('\n');
+  std::istringstream ranks(verdict->substr(0, end_of_ranks));
+  for (int rank; ranks >> rank;) watched.blamed.insert(rank);
+  end(watched, verdict->substr(end_of_ranks + 1), "", false);
+  return true;
+}
+
+void Watchdog::handle(const Report& report) {
+  const WatchedPtr watched = find(report.group.get());
+  if (!watched || watched->over) {
+    // A straggler of a group that is over already: settled with the others.
+    report.group->abort(report.text);
+    return;
+  }
+  if (report.final) {
+    end(*watched, report.text, "", true);
+    return;
+  }
+  const auto age = Clock::now() - report.call->issued;
+  const bool timed_out = age >= report.call->timeout - 50ms;
+  const std::string why = diagnose(*watched, *report.call, timed_out);
+  if (!watched->over) end(*watched, why, report.text, true);
+}
+
+std::string Watchdog::diagnose(Watched& watched, const Call& call, bool timed_out) {
+  const GroupInfo& info = watched.group->info();
+  const auto seconds = [](auto time) {
+    char text[32];
+    std::snprintf(text, sizeof text, "%.1f s", std::chrono::duration<double>(time).count());
+    return std::string(text);
+  };
+  const auto started = Clock::now();
+  std::vector<std::optional<Beat>> first(static_cast<size_t>(info.size));
+  std::vector<std::optional<Beat>> latest = first;
+  std::set<int> gone, stopped, silent;
+  try {
+    bool begun = false;
+    do {
+      if (begun) std::this_thread::sleep_for(100ms);
+      beat_all();
+      if (watched.store_lost) throw std::runtime_error("store");
+      if (take_others_verdict(watched)) return "";
+      silent.clear();
+      for (int rank = 0; rank < info.size; ++rank) {
+        if (rank == info.rank) continue;
+        auto& beat = latest[static_cast<size_t>(rank)];
+        beat = read_beat(watched, rank);
+        if (!beat) continue;
+        auto& before = first[static_cast<size_t>(rank)];
+        if (!before) before = beat;
+        if (beat->host == machine()) {
+          const Process process = state_of(beat->pid);
+          if (process == Process::kGone) gone.insert(rank);
+          if (process == Process::kStopped) stopped.insert(rank);
+        }
+        if (beat->count == before->count) silent.insert(rank);
+      }
+      begun = true;
+    } while (gone.empty() && stopped.empty() && !silent.empty() &&
+             Clock::now() - started < kSilent);
+  } catch (...) {
+    watched.store_lost = true;
+    const char* agent = std::getenv("TORCHELASTIC_USE_AGENT_STORE");
+    if (info.rank != 0 && (agent == nullptr || std::string(agent) != "True")) {
+      watched.blamed.insert(0);
+      return "rank " + std::to_string(info.global(0)) +
+             ", which hosts the store, cannot be reached";
+    }
+    return "the store cannot be reached";
+  }
+  const auto last_of = [&](int rank) {
+    const auto& beat = latest[static_cast<size_t>(rank)];
+    if (!beat || beat->issued == 0) return std::string(" (it has called no collective yet)");
+    return " (its last collective was " + std::to_string(beat->issued) + ", " + beat->last + ")";
+  };
+  const auto each = [&](const std::set<int>& ranks, const std::string& what) {
+    std::string text;
+    for (int rank : ranks) {
+      text += (text.empty() ? "rank " : "; rank ") + std::to_string(info.global(rank)) + " " +
+              what + last_of(rank);
+    }
+    watched.blamed = ranks;
+    return text;
+  };
+  if (!gone.empty()) return each(gone, "died: its process has ended");
+  if (!stopped.empty()) return each(stopped, "is stopped");
+  if (!silent.empty()) return each(silent, "gives no sign of life");
+  std::set<int> late;
+  for (int rank = 0; rank < info.size; ++rank) {
+    const auto& beat = latest[static_cast<size_t>(rank)];
+    if (rank != info.rank && (!beat || beat->issued < call.seq)) late.insert(rank);
+  }
+  const std::string after =
+      timed_out ? "timed out after " + seconds(Clock::now() - call.issued) + ": " : "";
+  if (call.message) {
+    if (call.peer >= 0) watched.blamed = {call.peer};
+    return after + (call.peer >= 0 ? "rank " + std::to_string(info.global(call.peer)) +
+                                         " did not do its part" + last_of(call.peer)
+                                   : std::string("no rank sent a message"));
+  }
+  if (!late.empty()) return after + each(late, "has not called it");
+  return after + "all ranks are alive and have called it";
+}
+
+void Watchdog::end(Watched& watched, const std::string& why, const std::string& said, bool tell) {
+  if (watched.over) return;
+  watched.over = true;
+  const GroupInfo& info = watched.group->info();
+  if (!watched.store_lost) {
+    try {
+      if (tell) {
+        std::string ranks;
+        for (int rank : watched.blamed) ranks += std::to_string(rank) + " ";
+        watched.store->compareSet(kVerdict, "", ranks + "\n" + why);
+      }
+      watched.store->set(seen_key(info.rank), "1");
+    } catch (...) {
+      watched.store_lost = true;
+    }
+  }
+  watched.group->fail_all([&](const Call* call) {
+    std::string text = call != nullptr ? Group::describe(info, *call) + ": " + why
+                                       : "group '" + info.name + "' has failed: " + why;
+    if (!said.empty()) text += ". The transport said: " + said;
+    return text;
+  });
+  Flight::get().dump(why);
+}
+
+void Watchdog::linger() {
+  for (const WatchedPtr& watched : all()) {
+    const GroupInfo& info = watched->group->info();
+    if (!watched->over || watched->store_lost || info.rank != 0) continue;
+    const auto until = Clock::now() + kLinger;
+    try {
+      for (int rank = 1; rank < info.size && Clock::now() < until;) {
+        if (watched->blamed.count(rank) != 0 || watched->store->check({seen_key(rank)})) {
+          ++rank;
+        } else {
+          std::this_thread::sleep_for(50ms);
+        }
+      }
+    } catch (...) {
+      watched->store_lost = true;
+    }
+  }
+}
+
+void Watchdog::stop() {
+  {
+    std::lock_guard lock(mutex_);
+    stopping_ = true;
+    wake_.notify_all();
+  }
+  if (thread_.joinable()) thread_.join();
+  for (const WatchedPtr& watched : all()) {
+    // Nobody looks after what is still under way; waiting for it could take for ever.
+    if (!watched->group->outstanding().empty()) watched->group->abort("the process ends");
+  }
+  linger();
+  std::lock_guard lock(mutex_);
+  watched_.clear();
+  reports_.clear();
+}
+
+}  // namespace torch_tpu::distributed

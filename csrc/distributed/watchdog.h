@@ -1,0 +1,80 @@
+// One thread per process that looks after all groups. Each rank leaves a sign of life in the store.
+// When a call fails, takes too long, or another rank reports a failure, it finds out who is to
+// blame, tells the others, writes the flight recorder, and ends the group's calls with an error.
+#pragma once
+
+#include <condition_variable>
+#include <mutex>
+#include <set>
+#include <thread>
+
+#include "csrc/distributed/group.h"
+
+namespace torch_tpu::distributed {
+
+class Watchdog {
+ public:
+  static Watchdog& get();
+
+  void watch(const std::shared_ptr<Group>& group);
+  void forget(const Group* group);
+  // The transport failed, or (final) it is already known what is wrong. Returns at once; the call
+  // is settled by the watchdog.
+  void report(const std::shared_ptr<Group>& group, const CallPtr& call, const std::string& text,
+              bool final = false);
+  // Ends the thread; a rank that may host the store stays until the others have read the error.
+  void stop();
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  struct Beat {  // a sign of life, as read
+    std::string host;
+    int64_t pid = 0;
+    uint64_t count = 0;
+    uint64_t issued = 0;
+    std::string last;
+  };
+  struct Watched {
+    std::shared_ptr<Group> group;
+    c10::intrusive_ptr<c10d::Store> store;  // a connection of our own
+    uint64_t beats = 0;
+    Clock::time_point last_look;
+    bool over = false;
+    bool store_lost = false;
+    std::set<int> blamed;             // ranks in the group
+    std::vector<int64_t> neighbours;  // process ids by rank, of those on this machine
+  };
+  using WatchedPtr = std::shared_ptr<Watched>;
+  struct Report {
+    std::shared_ptr<Group> group;
+    CallPtr call;
+    std::string text;
+    bool final;
+  };
+
+  void run();
+  void beat_all();
+  void beat(Watched& watched);
+  void look(const WatchedPtr& watched);
+  void handle(const Report& report);
+  // Who is to blame for a call that failed: an English sentence, and the ranks.
+  std::string diagnose(Watched& watched, const Call& call, bool timed_out);
+  std::optional<Beat> read_beat(Watched& watched, int rank);
+  void end(Watched& watched, const std::string& why, const std::string& said, bool tell);
+  bool take_others_verdict(Watched& watched);
+  // A process of the group on this machine has ended.
+  bool somebody_is_gone(Watched& watched);
+  void linger();
+  WatchedPtr find(const Group* group);
+  std::vector<WatchedPtr> all();
+
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  std::vector<WatchedPtr> watched_;
+  std::vector<Report> reports_;
+  std::thread thread_;
+  bool stopping_ = false;
+  Clock::time_point last_beat_;
+};
+
+}  // namespace torch_tpu::distributed

@@ -1,0 +1,23 @@
+// A client that spans processes: who takes part, and the store through which they find each other.
+// For plugins that can do it (TPU, CUDA); said before the client starts.
+#pragma once
+
+#include <memory>
+
+#include "csrc/pjrt/key_value.h"
+#include "csrc/pjrt/named_value.h"
+
+namespace torch_tpu::pjrt {
+
+struct Span {
+  std::shared_ptr<KeyValueStore> store;
+  int process = 0;
+  int processes = 1;
+};
+
+// Throws when the client has started.
+void set_span(Span span);
+// What was set; read once, when the client starts.
+Span current_span();
+
+}  // namespace torch_tpu::pjrt

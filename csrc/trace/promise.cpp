@@ -1,0 +1,76 @@
+#include "csrc/trace/promise.h"
+
+#include <atomic>
+#include <utility>
+
+namespace torch_tpu::trace {
+namespace {
+
+std::atomic<Promise::Blocking> blocking_hook{nullptr};
+
+void blocking(const std::function<void()>& wait) {
+  if (const Promise::Blocking hook = blocking_hook.load(std::memory_order_acquire)) {
+    hook(wait);
+  } else {
+    wait();
+  }
+}
+
+}  // namespace
+
+void Promise::set_blocking(Blocking blocking) noexcept { blocking_hook.store(blocking); }
+
+bool Promise::finish(std::exception_ptr error) {
+  std::vector<std::function<void()>> callbacks;
+  {
+    std::lock_guard lock(mutex_);
+    if (done_) return false;
+    done_ = true;
+    error_ = std::move(error);
+    callbacks.swap(callbacks_);
+    changed_.notify_all();
+  }
+  for (const auto& callback : callbacks) callback();
+  return true;
+}
+
+bool Promise::done() const noexcept {
+  std::lock_guard lock(mutex_);
+  return done_;
+}
+
+void Promise::wait() const {
+  if (done()) return;
+  blocking([this] {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [this] { return done_; });
+  });
+}
+
+bool Promise::wait_for(std::chrono::milliseconds timeout) const {
+  if (done()) return true;
+  bool kept = false;
+  blocking([&] {
+    std::unique_lock lock(mutex_);
+    kept = changed_.wait_for(lock, timeout, [this] { return done_; });
+  });
+  return kept;
+}
+
+std::exception_ptr Promise::error() const {
+  std::lock_guard lock(mutex_);
+  return error_;
+}
+
+void Promise::on_done(std::function<void()> callback) {
+  {
+    std::lock_guard lock(mutex_);
+    if (!done_) {
+      callbacks_.push_back(std::move(callback));
+      return;
+    }
+  }
+  callback();
+}
+
+}  // namespace torch_tpu::trace

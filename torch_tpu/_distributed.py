@@ -1,0 +1,149 @@
+"""Makes the c10d backend "tpu" known to torch.distributed. Registering starts nothing: a group is
+made by `init_process_group`, and even that does not start the PJRT client."""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import inspect
+from datetime import timedelta
+from typing import Any
+
+import torch
+
+from torch_tpu import _C, _dtensor
+
+_BACKENDS = "cpu:gloo,tpu:tpu"
+_stops_at_exit = False
+
+
+def install() -> None:
+    """Registers the backend and closes the gaps of the renamed device; called once."""
+    import torch.distributed as dist
+
+    if not dist.is_available() or not dist.is_gloo_available():
+        return
+    dist.Backend.register_backend("tpu", _create, extended_api=True, devices=["tpu"])
+    _choose_backend_by_itself()
+    _barriers_by_our_backend()
+    _mesh_of_single_devices()
+    _dtensor.install()
+
+
+def _create(options: Any, _backend_options: Any) -> Any:
+    """A group of the backend: PyTorch's Gloo moves the data, the rest is ours."""
+    import torch.distributed as dist
+
+    global _stops_at_exit
+    rank, size = options.group_rank, options.group_size
+    timeout: timedelta = options.timeout
+    c10d: Any = dist.distributed_c10d
+    transport = c10d.ProcessGroupGloo(
+        c10d.PrefixStore("transport", options.store), rank, size, timeout=timeout
+    )
+    ranks = list(options.global_ranks_in_group) or list(range(size))
+    if not options.global_ranks_in_group:
+        _C._flight_set_rank(rank, size)
+    if not _stops_at_exit:
+        _stops_at_exit = True
+        atexit.register(_C._distributed_stop)
+    return _C._create_process_group(
+        c10d.PrefixStore("group", options.store),
+        rank,
+        size,
+        timeout.total_seconds(),
+        str(options.group_id),
+        ranks,
+        transport,
+    )
+
+
+def _choose_backend_by_itself() -> None:
+    """`init_process_group()` without a backend serves tpu and CPU tensors. PyTorch would register
+    ours alone, under a name it then does not find; nor does it find it in "cpu:gloo,tpu:tpu"."""
+    from torch.distributed import ProcessGroup, distributed_c10d as c10d
+
+    original = c10d._new_process_group_helper
+    signature = inspect.signature(original)
+
+    @functools.wraps(original)
+    def helper(*args: Any, **kwargs: Any) -> Any:
+        call = signature.bind(*args, **kwargs)
+        accelerator = torch._C._get_accelerator().type
+        if call.arguments["backend"] == c10d.Backend.UNDEFINED and accelerator == "tpu":
+            call.arguments["backend"] = c10d.Backend(_BACKENDS)
+        group, store = original(*call.args, **call.kwargs)
+        if isinstance(group, ProcessGroup) and ":tpu" in str(call.arguments["backend"]):
+            group._set_default_backend(ProcessGroup.BackendType.CUSTOM)
+        return group, store
+
+    c10d._new_process_group_helper = helper
+
+
+def _mesh_of_single_devices() -> None:
+    """Each process has a device of its own, tpu:0, while DeviceMesh would make tpu:LOCAL_RANK the
+    current one unless the device is in use already."""
+    import torch.distributed.device_mesh as module
+
+    mesh: Any = module.DeviceMesh
+    tpu: Any = torch.get_device_module("tpu")
+    original = getattr(mesh, "_setup_world_group_and_device", None)
+    if original is None:
+        return
+
+    @functools.wraps(original)
+    def setup(self: Any) -> Any:
+        if self._device_type == "tpu" and tpu.device_count() == 1:
+            tpu.init()
+        return original(self)
+
+    mesh._setup_world_group_and_device = setup
+
+
+def _has_tpu(group: Any) -> bool:
+    """Whether a call may be made for this group with our backend."""
+    from torch.distributed import ProcessGroup, distributed_c10d as c10d
+
+    return (
+        isinstance(group, ProcessGroup)
+        and group in c10d._world.pg_map
+        and torch.device("tpu") in group._device_types
+    )
+
+
+def _barriers_by_our_backend() -> None:
+    """PyTorch's monitored_barrier asks for Gloo by name; its barrier prefers the CPU's backend
+    where there are two, which does not know who is missing."""
+    import torch.distributed as dist
+    from torch.distributed import distributed_c10d as c10d
+
+    plain, monitored = c10d.barrier, c10d.monitored_barrier
+
+    @functools.wraps(plain)
+    def barrier(group: Any = None, async_op: bool = False, device_ids: Any = None) -> Any:
+        used: Any = group if group is not None else c10d.GroupMember.WORLD
+        if not _has_tpu(used):
+            return plain(group, async_op, device_ids)
+        options = c10d.BarrierOptions()
+        options.device = torch.device("tpu")
+        options.asyncOp = async_op
+        work = used.barrier(options)
+        if async_op:
+            return work
+        work.wait()
+        return None
+
+    @functools.wraps(monitored)
+    def monitored_barrier(
+        group: Any = None, timeout: timedelta | None = None, wait_all_ranks: bool = False
+    ) -> Any:
+        used: Any = group if group is not None else c10d.GroupMember.WORLD
+        if not _has_tpu(used):
+            return monitored(group, timeout, wait_all_ranks)
+        backend: Any = used._get_backend(torch.device("tpu"))
+        return backend.monitored_barrier(timeout or c10d.default_pg_timeout, wait_all_ranks)
+
+    module: Any
+    for module in (c10d, dist):
+        module.barrier = barrier
+        module.monitored_barrier = monitored_barrier
