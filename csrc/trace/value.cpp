@@ -100,9 +100,12 @@ DeviceValue::DeviceValue(stablehlo::DType dtype, ShapeRef dims, ShapeRef strides
 
 namespace {
 std::atomic<DeviceValue::Launch> launch_hook{nullptr};
+std::atomic<DeviceValue::Compact> compact_hook{nullptr};
 }  // namespace
 
 void DeviceValue::set_launch(Launch launch) noexcept { launch_hook.store(launch); }
+
+void DeviceValue::set_compact(Compact compact) noexcept { compact_hook.store(compact); }
 
 void DeviceValue::demand() const {
   if (state_.load(std::memory_order_acquire) == State::kRecorded) {
@@ -110,6 +113,7 @@ void DeviceValue::demand() const {
         "the elements of a tensor are needed while its ops are only being recorded");
   }
   if (state_.load(std::memory_order_acquire) == State::kPending) launch_hook.load()(device_);
+  if (only_padded()) compact_hook.load()(const_cast<DeviceValue&>(*this));
   const State state = state_.load(std::memory_order_acquire);
   if (state == State::kFailed) std::rethrow_exception(error_);
   TORCH_INTERNAL_ASSERT(state == State::kReady, "a value was not launched");
@@ -119,6 +123,11 @@ void DeviceValue::settle(PJRT_Buffer* buffer) {
   buffer_ = pjrt::Buffer(pjrt::Runtime::get().api(), buffer);
   Ledger::of(device_).enter(this);
   state_.store(State::kReady, std::memory_order_release);
+}
+
+void DeviceValue::settle_padded(ValuePtr padded) {
+  padded_ = std::move(padded);
+  state_.store(State::kPadded, std::memory_order_release);
 }
 
 void DeviceValue::fail(std::exception_ptr error) noexcept {
