@@ -6,16 +6,13 @@
 #include "csrc/stablehlo/axis.h"
 #include "csrc/trace/lower.h"
 #include "csrc/trace/scalar_reader.h"
-#include "csrc/trace/view.h"
+#include "csrc/trace/sized_node.h"
 
 namespace torch_tpu::trace {
 namespace {
 
-using stablehlo::Axis;
 using stablehlo::Builder;
 using stablehlo::Dims;
-using stablehlo::DType;
-using stablehlo::Factor;
 using stablehlo::Size;
 using stablehlo::Type;
 using stablehlo::Unproven;
@@ -127,134 +124,6 @@ Bounds plan_bounds(const FusedProgram& piece, std::shared_ptr<const Forms> forms
 
 namespace {
 
-// Which values do not depend on where they stand: their first elements are those of a smaller size.
-bool is_uniform(const Node& node) {
-  const std::string_view name = node.entry->name;
-  return name == "fill.Scalar" || name == "fill.Tensor" || name == "zero" ||
-         name.starts_with("arange");
-}
-
-class SizedNode final : public NodeSizes {
- public:
-  SizedNode(Builder& b, const Node& node, const NodeForms& forms, const Bounds& bounds,
-            const Size& n)
-      : b_(b), node_(node), forms_(forms), bounds_(bounds), n_(n) {}
-
-  Value read(size_t tensor, const Value& base) override {
-    const TensorArg& arg = node_.tensors[tensor];
-    const TensorForms& forms = forms_.tensors[tensor];
-    const DType dtype = ops::to_dtype(arg.dtype);
-    if (!varies(forms.strides) && !varies(forms.base_strides) && !has_gaps(base) &&
-        (varies(forms.sizes) || forms.offset.varies())) {
-      return declare(read_box(arg, forms, base, dtype), forms.sizes);
-    }
-    if (forms.offset.varies()) {
-      throw Unproven(node_.name + " reads a view whose place and strides vary");
-    }
-    const Value value = read_view(base, arg.base_strides, arg.geometry, dtype);
-    compare(value, forms.sizes, "what it reads");
-    return value;
-  }
-
-  Value unwritten(size_t tensor, const Value& value) override {
-    return declare(value, forms_.tensors[tensor].sizes);
-  }
-
-  Value result(size_t index, const Value& value) override {
-    const FormsRef sizes = forms_.results[index];
-    if (value.type().is_static() && varies(sizes) && is_uniform(node_)) {
-      return declare(value, sizes);
-    }
-    compare(value, sizes, "its result");
-    return value;
-  }
-
- private:
-  Size size_of(const Form& form) const {
-    if (form.c2 != 0) throw Unproven(node_.name + " has a size that is a square");
-    return n_ * form.c1 + form.c0;
-  }
-
-  // Merged dimensions: what counts does not lie together.
-  bool has_gaps(const Value& value) const {
-    for (int64_t d = 0; d < value.rank(); ++d) {
-      if (value.type().varies(d) && b_.axis(value, d).size() != 1) return true;
-    }
-    return false;
-  }
-
-  // The value, of which the elements within the sizes count.
-  Value declare(const Value& value, FormsRef sizes) {
-    Value out = value;
-    for (size_t d = 0; d < sizes.size(); ++d) {
-      const auto dim = static_cast<int64_t>(d);
-      out = b_.trust(out, dim);
-      if (sizes[d].varies()) out = b_.vary(out, dim, size_of(sizes[d]));
-    }
-    return out;
-  }
-
-  // The strides are the same for all n, so each element of the true view is where it is in that of
-  // the bound. The place may vary: it is known at run time.
-  Value read_box(const TensorArg& arg, const TensorForms& forms, const Value& base, DType dtype) {
-    Value storage = base;
-    for (int64_t d = 0; d < base.rank(); ++d) storage = b_.trust(storage, d);
-    const Type whole(base.dtype(), base.dims());
-    int64_t needed = 1;
-    for (size_t i = 0; i < arg.geometry.sizes.size(); ++i) {
-      needed += (arg.geometry.sizes[i] - 1) * arg.geometry.strides[i];
-    }
-    const int64_t last =
-        needed + std::max(forms.offset.at(bounds_.low), forms.offset.at(bounds_.high));
-    if (!forms.offset.varies() && last <= whole.numel()) {
-      return read_view(storage, arg.base_strides, arg.geometry, dtype);
-    }
-    if (base.dtype() != dtype) throw Unproven(node_.name + " reads a view of another dtype");
-    Geometry flat;  // the storage in its own order
-    flat.sizes = {whole.numel()};
-    flat.strides = {1};
-    storage = read_view(storage, arg.base_strides, flat, dtype);
-    if (last > whole.numel()) {
-      storage = b_.pad(storage, b_.scalar(0, dtype), {0}, {last - whole.numel()});
-    }
-    Geometry view = arg.geometry;
-    if (forms.offset.varies()) {
-      storage = b_.dynamic_slice(storage, {b_.size_value(size_of(forms.offset))}, {needed});
-      view.offset = 0;
-    }
-    return read_view(storage, flat.strides, view, dtype);
-  }
-
-  // What counts is what the sizes say, for every n that is served.
-  void compare(const Value& value, FormsRef sizes, const char* what) {
-    for (size_t d = 0; d < sizes.size(); ++d) {
-      if (counts_are(value, static_cast<int64_t>(d), sizes[d])) continue;
-      throw Unproven(node_.name + ": " + what + " has another size than is known, " +
-                     value.type().str());
-    }
-  }
-
-  bool counts_are(const Value& value, int64_t dim, const Form& form) {
-    if (!value.type().varies(dim)) return !form.varies();
-    const Axis& axis = b_.axis(value, dim);
-    if (axis.size() == 1 && form.c2 == 0 && axis[0].size == size_of(form)) return true;
-    for (int64_t n = bounds_.low; n <= bounds_.high; ++n) {
-      int64_t count = 1;
-      for (const Factor& factor : axis) {
-        count *= factor.varies ? b_.evaluate(factor.size, {n}) : factor.extent;
-      }
-      if (count != form.at(n)) return false;
-    }
-    return true;
-  }
-
-  Builder& b_;
-  const Node& node_;
-  const NodeForms& forms_;
-  const Bounds& bounds_;
-  const Size& n_;
-};
-
 // From the buffer's size to what the ops compute with, and what counts of that.
 Value enter(Builder& b, Value value, FormsRef sizes, int64_t high, const Size& n) {
   for (size_t d = 0; d < sizes.size(); ++d) {
@@ -316,9 +185,9 @@ std::string lower_bounded(const FusedProgram& program) {
         if (varies(sizes)) throw Unproven(node.name + " draws as many numbers as vary");
       }
     }
-    SizedNode sizes(b, node, forms, bounds, n);
+    const auto sizes = sized_node(b, node, forms, bounds, n);
     NodeInputs inputs;
-    inputs.sizes = &sizes;
+    inputs.sizes = sizes.get();
     for (int i = 0; i < node.num_inputs; ++i) {
       const uint32_t ref = program.words[refs + static_cast<size_t>(i)];
       inputs.bases.push_back(is_internal(ref) ? outputs[index_of(ref)] : externals[index_of(ref)]);

@@ -94,11 +94,8 @@ Family::Service Family::serve(const FusedProgram& piece, bool fresh) {
       out.program = at->second;
       return out;
     }
-    // A bound is worth a program once it served two sizes, or when the bounds before were.
-    const bool proven =
-        std::any_of(variant->programs.begin(), variant->programs.end(),
-                    [](const auto& item) { return item.second->sights.load() > 1; });
-    if (!proven && variant->met[bounds->bound] < 2) return out;
+    // The first bound has to serve two sizes; then it is known that they go on changing.
+    if (variant->programs.empty() && variant->met[bounds->bound] < 2) return out;
     bounds->structure = structure_;
     out.bounds = std::move(bounds);
   } catch (const stablehlo::Unproven& error) {
