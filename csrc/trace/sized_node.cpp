@@ -44,10 +44,9 @@ class SizedNode final : public NodeSizes {
     const TensorArg& arg = node_.tensors[tensor];
     const TensorForms& forms = forms_.tensors[tensor];
     const DType dtype = ops::to_dtype(arg.dtype);
-    const ShapeRef base_dims(base.dims());
-    const bool whole = !forms.offset.varies() && arg.geometry.offset == 0 &&
-                       arg.geometry.sizes == base_dims && base.dtype() == dtype &&
-                       arg.geometry.strides == ShapeRef(arg.base_strides);
+    const bool whole = std::ranges::equal(forms.sizes, forms.base) &&
+                       std::ranges::equal(forms.strides, forms.base_strides) &&
+                       forms.offset == Form{} && base.dtype() == dtype;
     if (whole) {
       compare(base, forms.sizes, "what it reads");
       return base;

@@ -79,7 +79,7 @@ def test_attention_over_lengths(batch: int) -> None:
         with torch.no_grad():
             return [block(draw(n, batch, n, 16).to(device), mask)[:, -1].argmax(-1)]
 
-    check(work, range(17, 40, 3), bounded=batch == 1)
+    check(work, range(17, 50, 3))
 
 
 def test_the_number_of_programs() -> None:
@@ -110,7 +110,7 @@ def test_a_cache_that_grows() -> None:
             scores = (new @ cache.transpose(-1, -2)).softmax(-1)
             seen.append((scores @ cache).sum().cpu())
             if step % 7 == 3:
-                seen.append(cache.cpu())
+                seen.append(cache.cpu().clone())
             if step % 11 == 5:
                 cache.mul_(0.5)  # a write, outside what changes
                 seen.append(cache.sum(2).cpu())
@@ -173,7 +173,7 @@ def test_ops_and_views(f: Callable[[Tensor], Tensor]) -> None:
         except RuntimeError:
             continue
         got = f(x.to("tpu"))
-        torch.testing.assert_close(got.cpu(), want, rtol=2e-4, atol=2e-5)
+        torch.testing.assert_close(got.cpu(), want, rtol=2e-4, atol=2e-5, equal_nan=True)
 
 
 def test_writes_through_views() -> None:
@@ -231,7 +231,7 @@ def test_sizes_that_come_again_and_again() -> None:
 def test_an_index_out_of_range() -> None:
     table = torch.ones(10, 3, device="tpu")
     for n in range(5, 12):
-        index = torch.arange(n, device="tpu") % 10
+        index = (torch.arange(n) % 10).to("tpu")
         assert (F.embedding(index, table) * 2).sum().item() == n * 6
     before = counts()
     for n in range(12, 15):
@@ -242,11 +242,16 @@ def test_an_index_out_of_range() -> None:
     assert since(before)["bounded_runs"] == 3
 
 
-def test_explain_names_the_bound() -> None:
-    for n in range(33, 38):
-        (torch.ones(n, 2, device="tpu").exp() * 3).sum().item()
-    text = str(torch_tpu.explain())
-    assert "for sizes from 33 to 64, in buffers for 64" in text
+EXPLAIN = """
+import torch, torch_tpu
+for n in range(33, 38):
+    (torch.ones(n, 2, device="tpu").exp() * 3).sum().item()
+print(torch_tpu.explain())
+"""
+
+
+def test_explain_names_the_bound(run_python: Callable[..., str]) -> None:
+    assert "for sizes from 33 to 64, in buffers for 64" in run_python(EXPLAIN)
 
 
 def test_the_memory_of_a_padded_value() -> None:
