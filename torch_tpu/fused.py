@@ -69,7 +69,9 @@ def programs() -> list[dict[str, Any]]:
     """The programs cut so far, in the order they were first met: ``name``, ``fingerprint`` (the
     same in every process), ``ops``, ``state`` (seen, compiling, ready or failed), ``sights``,
     ``runs`` as one program, ``inputs``, ``outputs``, ``donated``, ``compile_seconds``, ``news``
-    (the first difference to the program most like it), ``failure``.
+    (the first difference to the program most like it), ``failure``. Of a program that serves many
+    sizes also ``bound`` and ``sizes`` (the smallest and the largest), else None;
+    ``static_because`` says why a piece whose sizes change is served by none.
 
     >>> import torch_tpu
     >>> names = [program["name"] for program in torch_tpu.fused.programs()]

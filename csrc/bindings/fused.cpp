@@ -10,6 +10,8 @@
 #include "csrc/cache/program_info.h"
 #include "csrc/dispatch/build.h"
 #include "csrc/dispatch/misses.h"
+#include "csrc/trace/bounded.h"
+#include "csrc/trace/family.h"
 
 namespace torch_tpu::bindings {
 namespace {
@@ -52,6 +54,11 @@ py::list fused_programs() {
     item["donated"] = program->donated.size();
     item["compile_seconds"] = state == State::kReady ? program->compile_seconds : 0.0;
     item["news"] = dispatch::describe_news(*program);
+    item["bound"] = program->bounds ? py::cast(program->bounds->bound) : py::none();
+    item["sizes"] = program->bounds
+                        ? py::cast(std::pair(program->bounds->low, program->bounds->high))
+                        : py::none();
+    item["static_because"] = program->family ? program->family->refusal() : std::string();
     item["failure"] = state == State::kFailed ? program->failure : std::string();
     out.append(std::move(item));
   }
@@ -65,6 +72,8 @@ py::dict fused_counts() {
   out["misses"] = stats.misses;
   out["failures"] = stats.failures;
   out["evictions"] = stats.evictions;
+  out["bounded"] = stats.bounded;
+  out["bounded_runs"] = stats.bounded_runs;
   return out;
 }
 

@@ -61,8 +61,52 @@ void FusedCache::insert(trace::FusedPtr program) {
   ++stats_.evictions;
 }
 
+namespace {
+constexpr size_t kMaxFamilies = 1024;
+constexpr size_t kMaxBounded = 512;
+}  // namespace
+
+void FusedCache::insert_bounded(trace::FusedPtr program) {
+  std::lock_guard lock(mutex_);
+  ++stats_.bounded;
+  order_.push_back(std::move(program));
+  // For reports only, so a long list is cut.
+  const auto is_bounded = [](const trace::FusedPtr& each) { return each->bounds != nullptr; };
+  if (std::count_if(order_.begin(), order_.end(), is_bounded) <= std::ptrdiff_t{kMaxBounded})
+    return;
+  order_.erase(std::find_if(order_.begin(), order_.end(), is_bounded));
+}
+
+void FusedCache::count_bounded_run() {
+  std::lock_guard lock(mutex_);
+  ++stats_.bounded_runs;
+}
+
+std::shared_ptr<trace::Family> FusedCache::family(trace::Key structure) {
+  const uint64_t hash = structure.hash();
+  std::lock_guard lock(mutex_);
+  const auto [first, last] = families_by_hash_.equal_range(hash);
+  for (auto at = first; at != last; ++at) {
+    if (!((*at->second)->structure() == structure)) continue;
+    families_.splice(families_.begin(), families_, at->second);
+    return families_.front();
+  }
+  families_.push_front(std::make_shared<trace::Family>(std::move(structure)));
+  families_by_hash_.emplace(hash, families_.begin());
+  if (families_.size() > kMaxFamilies) {
+    const auto [begin, end] = families_by_hash_.equal_range(families_.back()->structure().hash());
+    const auto at = std::find_if(
+        begin, end, [&](const auto& item) { return *item.second == families_.back(); });
+    families_by_hash_.erase(at);
+    families_.pop_back();
+  }
+  return families_.front();
+}
+
 void FusedCache::clear() {
   std::lock_guard lock(mutex_);
+  families_by_hash_.clear();
+  families_.clear();
   by_hash_.clear();
   recent_.clear();
   order_.clear();

@@ -3,10 +3,12 @@
 #pragma once
 
 #include <list>
+#include <memory>
 #include <mutex>
 #include <unordered_map>
 #include <vector>
 
+#include "csrc/trace/family.h"
 #include "csrc/trace/fused.h"
 
 namespace torch_tpu::cache {
@@ -16,6 +18,8 @@ struct FusedStats {
   uint64_t misses = 0;    // programs met for the first time
   uint64_t failures = 0;  // compilations
   uint64_t evictions = 0;
+  uint64_t bounded = 0;       // programs that serve many sizes, compiled or loaded
+  uint64_t bounded_runs = 0;  // of those
 };
 
 class FusedCache {
@@ -26,6 +30,11 @@ class FusedCache {
   // Null when it was never seen.
   trace::FusedPtr find(const trace::Signature& signature);
   void insert(trace::FusedPtr program);
+  // A program that serves many sizes: its family finds it.
+  void insert_bounded(trace::FusedPtr program);
+  void count_bounded_run();
+  // The family of a structure; made if there is none. The oldest are forgotten.
+  std::shared_ptr<trace::Family> family(trace::Key structure);
   void clear();
   // In the order they were first met.
   std::vector<trace::FusedPtr> programs();
@@ -41,6 +50,9 @@ class FusedCache {
   std::list<trace::FusedPtr> recent_;  // last met first
   std::unordered_multimap<uint64_t, std::list<trace::FusedPtr>::iterator> by_hash_;
   std::vector<trace::FusedPtr> order_;
+  std::list<std::shared_ptr<trace::Family>> families_;  // last met first
+  std::unordered_multimap<uint64_t, std::list<std::shared_ptr<trace::Family>>::iterator>
+      families_by_hash_;
   const size_t capacity_;
   FusedStats stats_;
 };

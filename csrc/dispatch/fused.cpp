@@ -15,6 +15,7 @@
 #include "csrc/dispatch/execute.h"
 #include "csrc/dispatch/launch.h"
 #include "csrc/dispatch/mode.h"
+#include "csrc/dispatch/padding.h"
 #include "csrc/dispatch/results.h"
 #include "csrc/pjrt/runtime.h"
 #include "csrc/trace/trace.h"
@@ -225,6 +226,7 @@ void set_planner_limits(const trace::PlannerLimits& limits) {
 }
 
 void register_fused() {
+  register_padding();
   trace::DeviceValue::set_launch([](int device) { launch_pending(device, Cut::kHostRead); });
   device::set_line_text([](const trace::IssueLine& line) {
     const std::string text = describe(line);

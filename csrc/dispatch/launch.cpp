@@ -13,9 +13,12 @@
 #include "csrc/dispatch/build.h"
 #include "csrc/dispatch/compile_ahead.h"
 #include "csrc/dispatch/execute.h"
+#include "csrc/dispatch/families.h"
 #include "csrc/dispatch/fused.h"
+#include "csrc/dispatch/padding.h"
 #include "csrc/dispatch/scalar_pool.h"
 #include "csrc/pjrt/runtime.h"
+#include "csrc/trace/bounded.h"
 
 namespace torch_tpu::dispatch {
 namespace {
@@ -82,7 +85,7 @@ trace::FusedPtr meet(const trace::Segment& segment, const trace::Signature& sign
     }
     cache.insert(program);
   }
-  const uint64_t sights = program->sights.fetch_add(1) + 1;
+  program->sights.fetch_add(1);
   if (program->state.load(std::memory_order_acquire) != State::kSeen) return program;
   if (!program->lowerable()) {
     ask_for_nodes(*program);
@@ -90,7 +93,7 @@ trace::FusedPtr meet(const trace::Segment& segment, const trace::Signature& sign
   }
   if (when == base::CompileWhen::kFirst) {
     compile_fused(program);
-  } else if (when == base::CompileWhen::kSecond && sights > 1) {
+  } else if (when == base::CompileWhen::kSecond && meet_family(program, segment, signature)) {
     program->state.store(State::kCompiling);
     if (!cache::CompilePool::get().submit([program] { compile_fused(program); })) {
       program->state.store(State::kSeen);  // asked again when it is met next
@@ -119,7 +122,11 @@ void Launcher::run(trace::Segment& segment, int device) {
   const trace::FusedPtr program = meet(segment, signature_, when);
   if (when != base::CompileWhen::kNever &&
       program->state.load(std::memory_order_acquire) == State::kReady && fits(*program, device)) {
-    run_fused(program, segment, device);
+    run_fused(program, program, segment, device);
+    return;
+  }
+  if (when == base::CompileWhen::kSecond && program->bounded && fits(*program->bounded, device)) {
+    run_fused(program->bounded, program, segment, device);
     return;
   }
   const Span span(Kind::kReplay, program->name, program->fingerprint,
@@ -189,7 +196,7 @@ void Launcher::run_chain(trace::Segment& chain, int device) {
   signature_.build(chain);
   const trace::FusedPtr program = meet(chain, signature_, base::CompileWhen::kFirst);
   if (program->state.load(std::memory_order_acquire) == State::kReady && fits(*program, device)) {
-    run_fused(program, chain, device);
+    run_fused(program, program, chain, device);
   } else {
     run_singly(chain, device);
   }
@@ -213,23 +220,30 @@ std::vector<uint32_t> pack_words(const trace::Segment& segment) {
 
 }  // namespace
 
-void Launcher::run_fused(const trace::FusedPtr& owner, trace::Segment& segment, int device) {
+void Launcher::run_fused(const trace::FusedPtr& owner, const trace::FusedPtr& piece,
+                         trace::Segment& segment, int device) {
   FusedProgram& program = *owner;
+  const trace::Bounds* bounds = program.bounds.get();
   const Span span(Kind::kLaunch, program.name, program.fingerprint,
                   static_cast<int64_t>(segment.nodes.size()), program.new_bytes);
   c10::SmallVector<PJRT_Buffer*, 64> args;
   std::vector<trace::ValuePtr> results;
   for (uint32_t k : program.alive) results.push_back(std::move(segment.outputs[k]));
   device::FlagSources sources;
-  for (const auto& check : program.checks) {
+  for (const auto& check : piece->checks) {
     sources.push_back(
-        {check.what, &program.nodes[check.node]->name, segment.nodes[check.node].line});
+        {check.what, &piece->nodes[check.node]->name, segment.nodes[check.node].line});
   }
   c10::SmallVector<PJRT_Buffer*, 64> outs;
   try {
-    for (trace::DeviceValue* value : signature_.externals) args.push_back(value->raw());
+    for (size_t i = 0; i < signature_.externals.size(); ++i) {
+      trace::DeviceValue* value = signature_.externals[i];
+      const bool pads = bounds != nullptr && !bounds->externals[i].empty();
+      args.push_back(pads ? padded_to(*value, bounds->externals[i])->raw() : value->raw());
+    }
     c10::SmallVector<trace::ValuePtr, 2> packs;
-    const std::vector<uint32_t> words = pack_words(segment);
+    std::vector<uint32_t> words = pack_words(segment);
+    if (bounds != nullptr) words.push_back(static_cast<uint32_t>(piece->size));
     if (!words.empty())
       packs.push_back(upload_pack(DType::kU32, words.data(), words.size(), device));
     if (!segment.f64.empty()) {
@@ -247,13 +261,22 @@ void Launcher::run_fused(const trace::FusedPtr& owner, trace::Segment& segment, 
   program.runs.fetch_add(1, std::memory_order_relaxed);
   segment.inputs.clear();  // donated memory is counted once, as the result's
   segment.outputs.clear();
-  for (size_t i = 0; i < results.size(); ++i) results[i]->settle(outs[i]);
+  for (size_t i = 0; i < results.size(); ++i) {
+    if (bounds == nullptr || bounds->results[i].empty()) {
+      results[i]->settle(outs[i]);
+    } else {
+      const trace::Shape& room = bounds->results[i];
+      results[i]->settle_padded(c10::make_intrusive<trace::DeviceValue>(
+          outs[i], results[i]->dtype(), room, trace::contiguous_strides(room), device));
+    }
+  }
+  if (bounds != nullptr) FusedCache::get().count_bounded_run();
   if (!sources.empty()) {
     const int64_t count[] = {static_cast<int64_t>(sources.size())};
     const int64_t step[] = {1};
     device::queue_flags(
         c10::make_intrusive<trace::DeviceValue>(outs.back(), DType::kS64, count, step, device),
-        std::move(sources), owner);
+        std::move(sources), piece);
   }
 }
 

@@ -14,7 +14,9 @@ class Launcher {
   void run(trace::Segment& segment, int device);
 
  private:
-  void run_fused(const trace::FusedPtr& owner, trace::Segment& segment, int device);
+  // `owner` is the program of `piece`, or a bounded one that serves it.
+  void run_fused(const trace::FusedPtr& owner, const trace::FusedPtr& piece,
+                 trace::Segment& segment, int device);
   void run_in_pieces(trace::Segment& segment, int device);
   void run_chain(trace::Segment& chain, int device);
   void run_singly(trace::Segment& segment, int device);

@@ -7,6 +7,7 @@
 
 #include "csrc/base/journal.h"
 #include "csrc/dispatch/mode.h"
+#include "csrc/trace/bounded.h"
 
 namespace torch_tpu::dispatch {
 namespace {
@@ -161,6 +162,11 @@ void forget_calls() noexcept {
 }
 
 std::string describe_news(const trace::FusedProgram& program) {
+  if (program.bounds) {
+    return "for sizes from " + std::to_string(program.bounds->low) + " to " +
+           std::to_string(program.bounds->high) + ", in buffers for " +
+           std::to_string(program.bounds->bound);
+  }
   const trace::FusedProgram::News& news = program.news;
   if (news.alone) return "no program like it before";
   if (!news.before && !news.after) return "the same ops, other results held or given away";

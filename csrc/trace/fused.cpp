@@ -5,7 +5,9 @@
 #include <unordered_map>
 
 #include "csrc/base/hash.h"
+#include "csrc/trace/bounded.h"
 #include "csrc/trace/lower.h"
+#include "csrc/trace/scalar_reader.h"
 
 namespace torch_tpu::trace {
 namespace {
@@ -15,62 +17,6 @@ using stablehlo::DType;
 using stablehlo::Type;
 using stablehlo::Value;
 using stablehlo::Values;
-
-// Takes numbers out of the two arrays they travel in, in the order they were packed.
-class ScalarReader {
- public:
-  ScalarReader(Builder& b, const ScalarLayout& layout)
-      : b_(b), s64_(layout.f32), rng_(layout.f32 + 2 * layout.s64) {
-    if (layout.words() > 0) words_ = b.parameter(Type(DType::kU32, {layout.words()}));
-    if (layout.f64 > 0) f64s_ = b.parameter(Type(DType::kF64, {layout.f64}));
-  }
-
-  Values packs(const int (&sizes)[kNumCarriers]) {
-    Values out(kNumCarriers);
-    if (sizes[0] > 0) {
-      out[0] = b_.bitcast_convert(take(words_, f32_, sizes[0]), Type(DType::kF32, {sizes[0]}));
-    }
-    if (sizes[1] > 0) out[1] = take(f64s_, f64_, sizes[1]);
-    if (sizes[2] > 0) out[2] = b_.convert(take_u64(s64_, sizes[2]), DType::kS64);
-    return out;
-  }
-
-  Value rng_state() { return take_u64(rng_, 2); }
-
- private:
-  Value take(const Value& from, int64_t& at, int64_t count) {
-    at += count;
-    return b_.slice(from, {at - count}, {at});
-  }
-
-  // By arithmetic, since not every compiler converts the bits of 64-bit types.
-  Value take_u64(int64_t& at, int64_t count) {
-    const Value pairs =
-        b_.convert(b_.reshape(take(words_, at, 2 * count), {count, 2}), DType::kU64);
-    const Value low = b_.reshape(b_.slice(pairs, {0, 0}, {count, 1}), {count});
-    const Value high = b_.reshape(b_.slice(pairs, {0, 1}, {count, 2}), {count});
-    return b_.or_(low, b_.shift_left(high, b_.splat(32, high.type())));
-  }
-
-  Builder& b_;
-  Value words_;
-  Value f64s_;
-  int64_t f32_ = 0;
-  int64_t f64_ = 0;
-  int64_t s64_;
-  int64_t rng_;
-};
-
-// Where the references of each node begin among the words.
-template <typename Visit>
-void for_each_node(const FusedProgram& program, Visit&& visit) {
-  size_t at = 0;
-  for (size_t n = 0; n < program.nodes.size(); ++n) {
-    const size_t refs = at + 1;
-    visit(n, refs);
-    at = refs + static_cast<size_t>(program.nodes[n]->num_inputs);
-  }
-}
 
 std::vector<Type> external_types(const FusedProgram& program) {
   std::vector<Type> types(program.num_externals);
@@ -111,6 +57,8 @@ FusedProgram::FusedProgram(const Segment& segment, const Signature& signature)
   name = text;
 }
 
+FusedProgram::~FusedProgram() = default;
+
 bool FusedProgram::lowerable() const {
   for (const ProgramPtr& node : nodes) {
     if (!node->has_node.load(std::memory_order_acquire)) return false;
@@ -127,7 +75,21 @@ size_t FusedProgram::alike(const FusedProgram& other) const {
 
 Key FusedProgram::stable_key() const {
   static constexpr uint64_t kTag = base::hash_bytes("torch_tpu fused program");
+  static constexpr uint64_t kBoundedTag = base::hash_bytes("torch_tpu bounded program");
   Key key;
+  if (bounds) {
+    key.add(kBoundedTag);
+    for (int64_t number : {bounds->low, bounds->high, bounds->bound}) key.add(number);
+    for (size_t i = 0; i < bounds->structure->size(); ++i) key.add(bounds->structure->data()[i]);
+    for (const Form& form : *bounds->forms) {
+      if (form.varies()) key.add(~uint64_t{0});
+      for (int64_t number : {form.c0, form.c1, form.c2}) {
+        key.add(number);
+        if (!form.varies()) break;
+      }
+    }
+    return key;
+  }
   key.add(kTag);  // no op's keys begin with it
   key.add(uint64_t{nodes.size()});
   std::unordered_map<const Program*, uint64_t> seen;

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <atomic>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -13,14 +14,20 @@
 namespace torch_tpu::trace {
 
 // How the packed scalars of a fused program lie in its u32 array: f32 one word each, then s64 and
-// random states two words each, the lower one first.
+// random states two words each, the lower one first, then the size that a bounded program runs
+// with.
 struct ScalarLayout {
   uint32_t f32 = 0;
   uint32_t f64 = 0;
   uint32_t s64 = 0;
   uint32_t rng = 0;  // u64 numbers, two per node that draws
-  uint32_t words() const { return f32 + 2 * s64 + 2 * rng; }
+  uint32_t sizes = 0;
+  uint32_t words() const { return f32 + 2 * s64 + 2 * rng + sizes; }
 };
+
+// A program for all sizes up to a bound; see bounded.h.
+struct Bounds;
+class Family;
 
 struct FusedProgram final : public c10::intrusive_ptr_target {
   enum class State : uint8_t {
@@ -31,6 +38,7 @@ struct FusedProgram final : public c10::intrusive_ptr_target {
   };
 
   FusedProgram(const Segment& segment, const Signature& signature);
+  ~FusedProgram() override;
 
   // All that lowering needs. Fixed.
   std::vector<uint32_t> words;  // the signature's
@@ -71,6 +79,14 @@ struct FusedProgram final : public c10::intrusive_ptr_target {
   std::atomic<uint64_t> sights{0};
   std::atomic<uint64_t> runs{0};  // as one program
 
+  // Of a bounded program only: what it serves. Its nodes are those of the piece it was made for.
+  std::unique_ptr<const Bounds> bounds;
+  // Of a piece: those of the same structure, and the program that serves it with others and the
+  // size to run that with. Written by the thread that launches.
+  std::shared_ptr<Family> family;
+  c10::intrusive_ptr<FusedProgram> bounded;
+  int64_t size = 0;
+
   // All nodes can be lowered (one that came from the disk cache first has to be called again).
   bool lowerable() const;
   // Words that mean the same in every process: for the disk cache.
@@ -78,6 +94,17 @@ struct FusedProgram final : public c10::intrusive_ptr_target {
 };
 
 using FusedPtr = c10::intrusive_ptr<FusedProgram>;
+
+// Calls visit(node, where its references begin among the words) for each node.
+template <typename Visit>
+void for_each_node(const FusedProgram& program, Visit&& visit) {
+  size_t at = 0;
+  for (size_t n = 0; n < program.nodes.size(); ++n) {
+    const size_t refs = at + 1;
+    visit(n, refs);
+    at = refs + static_cast<size_t>(program.nodes[n]->num_inputs);
+  }
+}
 
 // The module. Thread-safe.
 std::string lower_fused(const FusedProgram& program);

@@ -92,7 +92,8 @@ class NodeLowering {
   }
 
   void read_tensors() {
-    for (const TensorArg& tensor : node_.tensors) {
+    for (size_t i = 0; i < node_.tensors.size(); ++i) {
+      const TensorArg& tensor = node_.tensors[i];
       Value value;
       switch (tensor.form) {
         case TensorArg::Form::kNone:
@@ -103,10 +104,13 @@ class NodeLowering {
           break;
         case TensorArg::Form::kZeros:
           value = b_.splat(0, Type(ops::to_dtype(tensor.dtype), to_dims(tensor.geometry.sizes)));
+          if (inputs_.sizes != nullptr) value = inputs_.sizes->unwritten(i, value);
           break;
         case TensorArg::Form::kBase:
-          value = read_view(base(tensor), tensor.base_strides, tensor.geometry,
-                            ops::to_dtype(tensor.dtype));
+          value = inputs_.sizes != nullptr
+                      ? inputs_.sizes->read(i, base(tensor))
+                      : read_view(base(tensor), tensor.base_strides, tensor.geometry,
+                                  ops::to_dtype(tensor.dtype));
           break;
       }
       if (tensor.conj) value = b_.conj(value);
@@ -207,6 +211,7 @@ class NodeLowering {
                             " was lowered to ", values[i].type().str(), ", expected ",
                             Type(dtype, to_dims(result.sizes)).str());
       Value value = ops::cast(values[i], dtype);
+      if (inputs_.sizes != nullptr) value = inputs_.sizes->result(i, value);
       if (result.write >= 0 && !result.whole) {
         const TensorArg& target = node_.tensors[static_cast<size_t>(result.write)];
         const Value under =

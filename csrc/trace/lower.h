@@ -22,11 +22,24 @@ struct Lowered {
 // The module of one node. Fills in result sizes when node.shapes_from_lowering.
 Lowered lower(Node& node);
 
+// Says what counts where sizes of a node vary; throws stablehlo::Unproven where that is not known.
+// The node's own sizes are those of the bound then.
+class NodeSizes {
+ public:
+  virtual ~NodeSizes() = default;
+  // The elements of tensor argument `tensor`, from its base.
+  virtual stablehlo::Value read(size_t tensor, const stablehlo::Value& base) = 0;
+  // The same for one that has no memory yet, and for what was lowered for a result.
+  virtual stablehlo::Value unwritten(size_t tensor, const stablehlo::Value& value) = 0;
+  virtual stablehlo::Value result(size_t result, const stablehlo::Value& value) = 0;
+};
+
 // What a node reads in a module under construction.
 struct NodeInputs {
   stablehlo::Values bases;     // one per input of the node
   stablehlo::Values packs;     // one per scalar carrier; undefined where none is in use
   stablehlo::Value rng_state;  // for random ops
+  NodeSizes* sizes = nullptr;  // null: none of them varies
 };
 
 struct NodeOutputs {

@@ -113,9 +113,12 @@ DeviceValue::DeviceValue(PromisePtr promise, stablehlo::DType dtype, ShapeRef di
 
 namespace {
 std::atomic<DeviceValue::Launch> launch_hook{nullptr};
+std::atomic<DeviceValue::Compact> compact_hook{nullptr};
 }  // namespace
 
 void DeviceValue::set_launch(Launch launch) noexcept { launch_hook.store(launch); }
+
+void DeviceValue::set_compact(Compact compact) noexcept { compact_hook.store(compact); }
 
 void DeviceValue::demand() const {
   if (state_.load(std::memory_order_acquire) == State::kRecorded) {
@@ -123,6 +126,7 @@ void DeviceValue::demand() const {
         "the elements of a tensor are needed while its ops are only being recorded");
   }
   if (state_.load(std::memory_order_acquire) == State::kPending) launch_hook.load()(device_);
+  if (only_padded()) compact_hook.load()(const_cast<DeviceValue&>(*this));
   if (state_.load(std::memory_order_acquire) == State::kPromised) {
     promise_->wait();
     promise_->rethrow();
@@ -151,6 +155,11 @@ PJRT_Buffer* DeviceValue::take() {
 void DeviceValue::deliver(PJRT_Buffer* buffer) {
   buffer_ = pjrt::Buffer(pjrt::Runtime::get().api(), buffer);
   Ledger::of(device_).enter(this);
+}
+
+void DeviceValue::settle_padded(ValuePtr padded) {
+  padded_ = std::move(padded);
+  state_.store(State::kPadded, std::memory_order_release);
 }
 
 void DeviceValue::fail(std::exception_ptr error) noexcept {

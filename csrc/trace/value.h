@@ -58,6 +58,16 @@ class DeviceValue final : public c10::intrusive_ptr_target {
   // For a pending value, once, by the thread that launches: its memory, or why there is none.
   void settle(PJRT_Buffer* buffer);
   void fail(std::exception_ptr error) noexcept;
+  // The same with a value that has more room along some dimensions: its first elements are this
+  // one's. Who asks for the buffer gets a copy without the room, made then.
+  void settle_padded(c10::intrusive_ptr<DeviceValue> padded);
+  // The value with room it was settled with or was last given; may be null. One thread at a time.
+  const c10::intrusive_ptr<DeviceValue>& padded() const noexcept { return padded_; }
+  void keep_padded(c10::intrusive_ptr<DeviceValue> padded) { padded_ = std::move(padded); }
+  // True while only the padded one has memory.
+  bool only_padded() const noexcept {
+    return state_.load(std::memory_order_acquire) == State::kPadded;
+  }
   bool pending() const noexcept {
     return state_.load(std::memory_order_acquire) == State::kPending;
   }
@@ -77,6 +87,9 @@ class DeviceValue final : public c10::intrusive_ptr_target {
   // Launches what is pending on a device; returns with every value issued before settled. Set once.
   using Launch = void (*)(int device);
   static void set_launch(Launch launch) noexcept;
+  // Gives a padded value the memory of its own that somebody asks for. Set once.
+  using Compact = void (*)(DeviceValue& value);
+  static void set_compact(Compact compact) noexcept;
 
   int64_t recorded_id() const noexcept { return recorded_id_; }  // -1: not recorded
   stablehlo::DType dtype() const noexcept { return dtype_; }
@@ -97,7 +110,7 @@ class DeviceValue final : public c10::intrusive_ptr_target {
 
  private:
   friend class Ledger;
-  enum class State : uint8_t { kReady, kPending, kRecorded, kFailed, kPromised };
+  enum class State : uint8_t { kReady, kPending, kRecorded, kFailed, kPromised, kPadded };
   void demand() const;
 
   pjrt::Buffer buffer_;
@@ -116,6 +129,7 @@ class DeviceValue final : public c10::intrusive_ptr_target {
   mutable std::atomic<State> state_{State::kReady};
   PromisePtr promise_;
   std::exception_ptr error_;
+  c10::intrusive_ptr<DeviceValue> padded_;
 };
 
 using ValuePtr = c10::intrusive_ptr<DeviceValue>;

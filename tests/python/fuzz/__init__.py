@@ -6,18 +6,31 @@ seed. `check.py`: settings, comparison, making a failing program small. `python 
 
 from __future__ import annotations
 
-from .check import Failure, Setting, check, reduced, report, stable_program
+from .check import (
+    SIZES,
+    Failure,
+    Setting,
+    check,
+    check_sizes,
+    reduced,
+    report,
+    sized,
+    stable_program,
+)
 from .program import Line, Loop, Node, listing
 
 __all__ = [
+    "SIZES",
     "Failure",
     "Line",
     "Loop",
     "Node",
     "Setting",
     "check",
+    "check_sizes",
     "listing",
     "reduced",
     "report",
+    "sized",
     "stable_program",
 ]

@@ -6,6 +6,7 @@ import contextlib
 import copy
 import itertools
 import math
+import re
 import time
 import traceback
 import warnings
@@ -164,6 +165,41 @@ def _run_and_compare(nodes: list[Node], setting: Setting, expected: Expected) ->
         if distance(got[name], want) > expected.slack[name]:
             return Failure("differs", f"{name} is\n{got[name]}\nand on the CPU\n{want}")
     return None
+
+
+SIZES = (4, 6, 8, 10, 12, 14)
+_FOUR = re.compile(r"(?<![\w.])4(?![\w.])")
+
+
+def sized(nodes: list[Node], size: int) -> list[Node]:
+    """The program with another size wherever it says 4."""
+    out = copy.deepcopy(nodes)
+    for path in _paths(out):
+        body: Any = out
+        for i, part in zip(path[:-1:2], path[1::2], strict=True):
+            body = getattr(body[i], part)
+        if isinstance(body[path[-1]], Line):
+            body[path[-1]].text = _FOUR.sub(str(size), body[path[-1]].text)
+    return out
+
+
+def check_sizes(nodes: list[Node], setting: Setting) -> tuple[Failure | None, int]:
+    """Runs a program in both places with one size after the other, those that the CPU takes; and
+    how many these were."""
+    done = 0
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for size in SIZES:
+            other = sized(nodes, size)
+            try:
+                expected = expected_of(other)
+            except Exception:  # UnstableError as well
+                continue
+            failure = _run_and_compare(other, setting, expected)
+            if failure:
+                return Failure(failure.kind, f"size {size}: {failure.detail}"), done
+            done += 1
+    return None, done
 
 
 def stable_program(seed: int, blocks: int = 5, trips: int = 6) -> list[Node]:

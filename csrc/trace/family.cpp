@@ -1,0 +1,128 @@
+#include "csrc/trace/family.h"
+
+#include <algorithm>
+
+#include "csrc/stablehlo/axis.h"
+
+namespace torch_tpu::trace {
+namespace {
+
+constexpr size_t kSizesToLearn = 3;  // different sizes that make a dimension one that varies
+constexpr size_t kMaxVariants = 8;   // ways to vary that a family may have
+// A piece that a bounded program serves has to come again so much more often before it is compiled
+// for its own sizes, which at best takes half the time.
+constexpr uint64_t kBoundedPatience = 32;
+
+}  // namespace
+
+bool describe(const FusedProgram& piece, Key& structure, Numbers& numbers) {
+  bool known = true;
+  for_each_node(piece, [&](size_t n, size_t refs) {
+    const Program& program = *piece.nodes[n];
+    structure.add(program.key.data()[1]);  // settings outside the arguments
+    for (int i = 0; i < program.num_inputs; ++i) {
+      structure.add(uint64_t{piece.words[refs + static_cast<size_t>(i)]});
+    }
+    known = known && describe(*program.node, numbers, structure);
+  });
+  structure.add(~uint64_t{0});
+  for (uint32_t k : piece.alive) structure.add(uint64_t{k});
+  return known;
+}
+
+void Family::add(Numbers numbers) {
+  const std::lock_guard lock(mutex_);
+  ++distinct_;
+  if (recent_.size() == kSizesToLearn) recent_.erase(recent_.begin());
+  recent_.push_back(std::move(numbers));
+}
+
+uint64_t Family::sights_needed(bool has_bounded) const {
+  const std::lock_guard lock(mutex_);
+  if (has_bounded) return kBoundedPatience * distinct_;
+  return distinct_ < kSizesToLearn ? 2 : distinct_ + 1;
+}
+
+Family::Variant* Family::find(const Numbers& numbers, int64_t& n) {
+  for (auto at = variants_.rbegin(); at != variants_.rend(); ++at) {
+    if (const auto size = solve(*at->forms, numbers)) {
+      n = *size;
+      return &*at;
+    }
+  }
+  return nullptr;
+}
+
+// From the last different sizes, of which the piece is one.
+Family::Variant* Family::learn(const FusedProgram& piece, const Numbers& numbers, int64_t& n) {
+  if (variants_.size() == kMaxVariants || recent_.size() < kSizesToLearn) return nullptr;
+  if (recent_.back() != numbers) return nullptr;
+  std::vector<const Numbers*> pieces;
+  for (const Numbers& each : recent_) pieces.push_back(&each);
+  std::vector<int64_t> sizes;
+  auto forms = fit(pieces, sizes);
+  if (!forms) return nullptr;
+  Variant variant;
+  variant.forms = std::make_shared<const Forms>(std::move(*forms));
+  try {
+    for (size_t i = 0; i + 1 < sizes.size(); ++i) {
+      ++variant.met[plan_bounds(piece, variant.forms, sizes[i]).bound];
+    }
+  } catch (const stablehlo::Unproven& error) {
+    variant.refusal = error.what();
+  }
+  n = sizes.back();
+  variants_.push_back(std::move(variant));
+  return &variants_.back();
+}
+
+Family::Service Family::serve(const FusedProgram& piece, bool fresh) {
+  Service out;
+  const std::lock_guard lock(mutex_);
+  if (distinct_ < kSizesToLearn) return out;
+  Key structure;
+  Numbers numbers;
+  describe(piece, structure, numbers);
+  Variant* variant = find(numbers, out.n);
+  if (variant == nullptr) variant = learn(piece, numbers, out.n);
+  if (variant == nullptr || !variant->refusal.empty()) return out;
+  try {
+    auto bounds = std::make_unique<Bounds>(plan_bounds(piece, variant->forms, out.n));
+    if (out.n < bounds->low || out.n > bounds->high) return out;
+    if (fresh) ++variant->met[bounds->bound];
+    if (const auto at = variant->programs.find(bounds->bound); at != variant->programs.end()) {
+      out.program = at->second;
+      return out;
+    }
+    // The first bound has to serve two sizes; then it is known that they go on changing.
+    if (variant->programs.empty() && variant->met[bounds->bound] < 2) return out;
+    bounds->structure = structure_;
+    out.bounds = std::move(bounds);
+  } catch (const stablehlo::Unproven& error) {
+    variant->refusal = error.what();
+  }
+  return out;
+}
+
+void Family::keep(FusedPtr program) {
+  const std::lock_guard lock(mutex_);
+  for (Variant& variant : variants_) {
+    if (variant.forms == program->bounds->forms) {
+      variant.programs[program->bounds->bound] = program;
+    }
+  }
+}
+
+void Family::refuse(const std::shared_ptr<const Forms>& forms, std::string why) {
+  const std::lock_guard lock(mutex_);
+  for (Variant& variant : variants_) {
+    if (variant.forms == forms) variant.refusal = why;
+  }
+}
+
+std::string Family::refusal() const {
+  const std::lock_guard lock(mutex_);
+  return variants_.empty() ? std::string() : variants_.back().refusal;
+}
+
+}  // namespace torch_tpu::trace

@@ -1,0 +1,265 @@
+#include "csrc/trace/sizes.h"
+
+#include <algorithm>
+#include <cmath>
+#include <type_traits>
+
+#include "csrc/stablehlo/axis.h"
+
+namespace torch_tpu::trace {
+namespace {
+
+// The end of a range is the only argument that may vary: it says nothing but the size.
+bool is_range_end(const Node& node, const NodeArg& arg) {
+  return arg.name == "end" && node.entry->name.starts_with("arange");
+}
+
+// Calls visit(number) for each in order. Strides of single elements mean nothing and are
+// taken as 0. N is Node or const Node.
+template <typename N, typename Visit>
+void visit_shapes(N& node, Visit&& visit) {
+  const auto all = [&](auto& numbers) {
+    for (auto& number : numbers) visit(number);
+  };
+  const auto all_strides = [&](const auto& sizes, auto& strides) {
+    for (size_t i = 0; i < strides.size(); ++i) {
+      if (sizes[i] == 1) {
+        int64_t none = 0;
+        visit(none);
+        if constexpr (!std::is_const_v<N>) strides[i] = 0;
+      } else {
+        visit(strides[i]);
+      }
+    }
+  };
+  for (auto& tensor : node.tensors) {
+    all(tensor.geometry.sizes);
+    all_strides(tensor.geometry.sizes, tensor.geometry.strides);
+    visit(tensor.geometry.offset);
+    all(tensor.base.dims);
+    all_strides(tensor.base.dims, tensor.base_strides);
+  }
+  for (auto& result : node.results) {
+    all(result.sizes);
+    all_strides(result.sizes, result.strides);
+  }
+}
+
+bool is_integral(double number) { return number == std::floor(number) && std::abs(number) < 1e15; }
+
+// An argument that is not a tensor: integers are numbers, all else is structure.
+bool describe_argument(const c10::IValue& value, Numbers& numbers, Key& structure) {
+  if (value.isNone()) {
+    structure.add(uint64_t{0});
+  } else if (value.isInt()) {
+    structure.add(uint64_t{1});
+    numbers.push_back(value.toInt());
+  } else if (value.isBool()) {
+    structure.add(uint64_t{2} + static_cast<uint64_t>(value.toBool()));
+  } else if (value.isDouble()) {
+    structure.add(uint64_t{4});
+    structure.add(value.toDouble());
+  } else if (value.isString()) {
+    structure.add(uint64_t{5});
+    structure.add_text(value.toStringRef());
+  } else if (value.isDevice()) {
+    structure.add(uint64_t{6});
+  } else if (value.isList()) {
+    const auto list = value.toList();
+    structure.add(uint64_t{7} | static_cast<uint64_t>(list.size()) << 8);
+    for (const c10::IValue& item : list) {
+      if (!describe_argument(item, numbers, structure)) return false;
+    }
+  } else {
+    return false;
+  }
+  return true;
+}
+
+// In the order of describe_argument: how many numbers are there.
+size_t count_numbers(const c10::IValue& value) {
+  if (value.isInt()) return 1;
+  if (!value.isList()) return 0;
+  size_t count = 0;
+  for (const c10::IValue& item : value.toList()) count += count_numbers(item);
+  return count;
+}
+
+}  // namespace
+
+bool describe(const Node& node, Numbers& numbers, Key& structure) {
+  structure.add_text(node.name);
+  structure.add(uint64_t{node.tensors.size()});
+  for (const TensorArg& tensor : node.tensors) {
+    const uint64_t flags = static_cast<uint64_t>(tensor.wrapped_number) |
+                           static_cast<uint64_t>(tensor.conj) << 1 |
+                           static_cast<uint64_t>(tensor.neg) << 2;
+    structure.add(static_cast<uint64_t>(tensor.form) | static_cast<uint64_t>(tensor.dtype) << 8 |
+                  flags << 16 | uint64_t{tensor.geometry.sizes.size()} << 24 |
+                  uint64_t{tensor.base.dims.size()} << 32 |
+                  static_cast<uint64_t>(tensor.base.dtype) << 40);
+    structure.add(static_cast<int64_t>(tensor.input));
+    structure.add(static_cast<int64_t>(tensor.same_cell));
+    structure.add(static_cast<uint64_t>(tensor.scalar.type) << 8 |
+                  static_cast<uint64_t>(tensor.scalar.carrier));
+    structure.add(static_cast<int64_t>(tensor.scalar.slot));
+  }
+  structure.add(uint64_t{node.results.size()});
+  for (const Result& result : node.results) {
+    if (result.extent) return false;
+    structure.add(static_cast<uint64_t>(result.defined) | static_cast<uint64_t>(result.whole) << 1 |
+                  static_cast<uint64_t>(result.dtype) << 8 | uint64_t{result.sizes.size()} << 16);
+    structure.add(static_cast<int64_t>(result.write));
+  }
+  visit_shapes(node, [&](int64_t number) { numbers.push_back(number); });
+  for (const NodeArg& arg : node.args) {
+    structure.add(static_cast<uint64_t>(arg.present) | static_cast<uint64_t>(arg.is_list) << 1 |
+                  static_cast<uint64_t>(arg.scalars.size()) << 8);
+    structure.add(static_cast<int64_t>(arg.num_tensors));
+    if (!describe_argument(arg.value, numbers, structure)) return false;
+    for (const ScalarArg& scalar : arg.scalars) {
+      structure.add(static_cast<uint64_t>(scalar.type) << 16 |
+                    static_cast<uint64_t>(scalar.carrier) << 8 |
+                    static_cast<uint64_t>(scalar.known.has_value()));
+      structure.add(static_cast<int64_t>(scalar.slot));
+      if (!scalar.known) continue;
+      if (is_range_end(node, arg) && is_integral(*scalar.known)) {
+        numbers.push_back(std::llround(*scalar.known));
+      } else {
+        structure.add(*scalar.known);
+      }
+    }
+  }
+  return true;
+}
+
+NodeForms take_forms(std::span<const Form>& forms, int64_t n, Node& node) {
+  NodeForms out;
+  const auto take = [&](size_t count) {
+    const std::span<const Form> taken = forms.first(count);
+    forms = forms.subspan(count);
+    return taken;
+  };
+  const std::span<const Form> start = forms;
+  for (const TensorArg& tensor : node.tensors) {
+    TensorForms& here = out.tensors.emplace_back();
+    here.sizes = take(tensor.geometry.sizes.size());
+    here.strides = take(tensor.geometry.strides.size());
+    here.offset = take(1)[0];
+    here.base = take(tensor.base.dims.size());
+    here.base_strides = take(tensor.base_strides.size());
+  }
+  for (const Result& result : node.results) {
+    out.results.push_back(take(result.sizes.size()));
+    take(result.strides.size());
+    if (result.write < 0 || result.whole) continue;
+    const TensorForms& target = out.tensors[static_cast<size_t>(result.write)];
+    const auto varies = [](std::span<const Form> all) {
+      return std::any_of(all.begin(), all.end(), [](const Form& form) { return form.varies(); });
+    };
+    out.writes_part = out.writes_part || varies(target.sizes) || varies(target.strides) ||
+                      target.offset.varies() || varies(target.base) || varies(target.base_strides);
+  }
+  size_t next = 0;
+  // Sizes are set before the strides beside them are looked at: a size that varies is not 1.
+  visit_shapes(node, [&](int64_t& number) { number = start[next++].at(n); });
+  for (NodeArg& arg : node.args) {
+    for (const Form& form : take(count_numbers(arg.value))) {
+      if (form.varies()) {
+        throw stablehlo::Unproven(node.name + ": the argument " + std::string(arg.name) +
+                                  " varies");
+      }
+    }
+    for (ScalarArg& scalar : arg.scalars) {
+      if (!scalar.known || !is_range_end(node, arg) || !is_integral(*scalar.known)) continue;
+      scalar.known = static_cast<double>(take(1)[0].at(n));
+    }
+  }
+  return out;
+}
+
+namespace {
+
+std::optional<Form> through(std::span<const int64_t> n, std::span<const int64_t> values) {
+  const auto fits = [&](const Form& form) {
+    for (size_t i = 0; i < n.size(); ++i) {
+      if (form.at(n[i]) != values[i]) return false;
+    }
+    return true;
+  };
+  const int64_t dn = n[1] - n[0];
+  const int64_t dv = values[1] - values[0];
+  if (dv % dn == 0) {
+    const Form line{values[0] - dv / dn * n[0], dv / dn, 0};
+    if (fits(line)) return line;
+  }
+  // Divided differences.
+  const int64_t dn2 = n[2] - n[1];
+  const int64_t dv2 = values[2] - values[1];
+  if (dv % dn != 0 || dv2 % dn2 != 0 || (dv2 / dn2 - dv / dn) % (n[2] - n[0]) != 0) return {};
+  Form curve;
+  curve.c2 = (dv2 / dn2 - dv / dn) / (n[2] - n[0]);
+  curve.c1 = dv / dn - curve.c2 * (n[0] + n[1]);
+  curve.c0 = values[0] - curve.c1 * n[0] - curve.c2 * n[0] * n[0];
+  if (fits(curve)) return curve;
+  return {};
+}
+
+}  // namespace
+
+std::optional<Forms> fit(std::span<const Numbers* const> pieces, std::vector<int64_t>& n) {
+  const Numbers& first = *pieces[0];
+  // n is the number that changes least, so that the others are multiples of it.
+  size_t symbol = first.size();
+  int64_t least = 0;
+  for (size_t i = 0; i < first.size(); ++i) {
+    int64_t change = 0;
+    for (size_t p = 1; p < pieces.size(); ++p) {
+      change += std::abs((*pieces[p])[i] - (*pieces[p - 1])[i]);
+    }
+    if (change == 0 || (symbol < first.size() && change >= least)) continue;
+    symbol = i;
+    least = change;
+  }
+  if (symbol == first.size()) return {};
+  n.clear();
+  for (const Numbers* piece : pieces) n.push_back((*piece)[symbol]);
+  for (size_t i = 0; i < n.size(); ++i) {
+    if (std::find(n.begin(), n.begin() + static_cast<std::ptrdiff_t>(i), n[i]) !=
+        n.begin() + static_cast<std::ptrdiff_t>(i)) {
+      return {};  // another size varies too
+    }
+  }
+  Forms forms;
+  forms.reserve(first.size());
+  std::vector<int64_t> values(pieces.size());
+  for (size_t i = 0; i < first.size(); ++i) {
+    bool same = true;
+    for (size_t p = 0; p < pieces.size(); ++p) {
+      values[p] = (*pieces[p])[i];
+      same = same && values[p] == values[0];
+    }
+    if (same) {
+      forms.push_back({values[0], 0, 0});
+      continue;
+    }
+    const std::optional<Form> form = through(n, values);
+    if (!form) return {};
+    forms.push_back(*form);
+  }
+  return forms;
+}
+
+std::optional<int64_t> solve(const Forms& forms, const Numbers& numbers) {
+  std::optional<int64_t> n;
+  for (size_t i = 0; i < forms.size() && !n; ++i) {
+    if (forms[i] == Form{0, 1, 0}) n = numbers[i];
+  }
+  if (!n) return {};
+  for (size_t i = 0; i < forms.size(); ++i) {
+    if (forms[i].at(*n) != numbers[i]) return {};
+  }
+  return n;
+}
+
+}  // namespace torch_tpu::trace

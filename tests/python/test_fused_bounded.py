@@ -1,0 +1,288 @@
+"""Fused Eager with sizes that change: bounded programs, and no compilation that is not used."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from fuzz import Setting, check_sizes, stable_program
+from torch import Tensor, nn
+
+import torch_tpu
+
+pytestmark = pytest.mark.usefixtures("fused_mode")
+
+
+def counts() -> dict[str, int]:
+    return dict(torch_tpu.stats()["fused"])
+
+
+def since(before: dict[str, int]) -> dict[str, int]:
+    return {name: value - before[name] for name, value in counts().items()}
+
+
+def draw(seed: int, *shape: int) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def check(work: Callable[[int, str], list[Tensor]], sizes: range, bounded: bool = True) -> None:
+    """`work` gives the CPU's numbers for each size, the last ones by bounded programs."""
+    before = counts()
+    for n in sizes:
+        got = [t.detach().cpu() for t in work(n, "tpu")]
+        torch.testing.assert_close(got, work(n, "cpu"), rtol=2e-4, atol=2e-5)
+    assert (since(before)["bounded_runs"] > 0) is bounded, static_reasons()
+
+
+def static_reasons() -> set[str]:
+    return {p["static_because"] for p in torch_tpu.fused.programs()}
+
+
+def bounded_programs() -> list[dict[str, Any]]:
+    return [p for p in torch_tpu.fused.programs() if p["bound"] is not None]
+
+
+class Block(nn.Module):
+    def __init__(self, width: int = 16, heads: int = 2) -> None:
+        super().__init__()
+        self.heads = heads
+        self.norm = nn.LayerNorm(width)
+        self.qkv = nn.Linear(width, 3 * width)
+        self.out = nn.Linear(width, width)
+        self.mlp = nn.Sequential(nn.Linear(width, 32), nn.GELU(), nn.Linear(32, width))
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        b, t, c = x.shape
+        parts = self.qkv(self.norm(x)).split(c, dim=2)
+        q, k, v = (p.view(b, t, self.heads, -1).transpose(1, 2) for p in parts)
+        scores = (q @ k.transpose(-2, -1)) * 0.35
+        scores = scores.masked_fill(mask[:t, :t] == 0, float("-inf"))
+        y = (scores.softmax(-1) @ v).transpose(1, 2).reshape(b, t, c)
+        x = x + self.out(y)
+        return x + self.mlp(x)
+
+
+def block_on(device: str) -> tuple[Block, Tensor]:
+    torch.manual_seed(0)
+    return Block().to(device), torch.ones(64, 64).tril().to(device)
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+def test_attention_over_lengths(batch: int) -> None:
+    blocks = {device: block_on(device) for device in ("tpu", "cpu")}
+
+    def work(n: int, device: str) -> list[Tensor]:
+        block, mask = blocks[device]
+        with torch.no_grad():
+            return [block(draw(n, batch, n, 16).to(device), mask)[:, -1].argmax(-1)]
+
+    check(work, range(17, 50, 3))
+
+
+def test_the_number_of_programs() -> None:
+    before, compiles = counts(), torch_tpu.stats()["compiles"]
+    w = draw(0, 8, 4).to("tpu")
+    for n in range(20, 120):
+        x = draw(n, n, 8).to("tpu")
+        out = torch.softmax(x @ w, 0).mean(1).cumsum(0)
+        torch.testing.assert_close(out.cpu(), torch.softmax(x.cpu() @ w.cpu(), 0).mean(1).cumsum(0))
+    made = since(before)
+    assert made["bounded"] == 3  # 32, 64, 128
+    assert made["bounded_runs"] == 98
+    assert torch_tpu.stats()["compiles"] - compiles <= 3 + 2 * 4
+    shown = [(p["bound"], p["sizes"]) for p in bounded_programs()[-3:]]
+    assert shown == [(32, (17, 32)), (64, (33, 64)), (128, (65, 128))]
+
+
+def test_a_cache_that_grows() -> None:
+    """It stays in buffers of the bound, whoever looks at it on the way."""
+    w = {device: draw(1, 8, 8).to(device) for device in ("tpu", "cpu")}
+
+    def run(device: str) -> list[Tensor]:
+        cache = draw(2, 1, 2, 5, 8).to(device)
+        seen = []
+        for step in range(40):
+            new = (draw(step, 1, 2, 1, 8).to(device) @ w[device]).tanh()
+            cache = torch.cat([cache, new], dim=2)
+            scores = (new @ cache.transpose(-1, -2)).softmax(-1)
+            seen.append((scores @ cache).sum().cpu())
+            if step % 7 == 3:
+                seen.append(cache.cpu().clone())
+            if step % 11 == 5:
+                cache.mul_(0.5)  # a write, outside what changes
+                seen.append(cache.sum(2).cpu())
+        return [*seen, cache.cpu()]
+
+    before = counts()
+    torch.testing.assert_close(run("tpu"), run("cpu"), rtol=1e-4, atol=1e-5)
+    assert since(before)["bounded_runs"] > 20
+
+
+def test_training_over_lengths() -> None:
+    def work(n: int, device: str) -> list[Tensor]:
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(4, 8), nn.GELU(), nn.LayerNorm(8), nn.Linear(8, 3))
+        model = model.to(device)
+        x, y = draw(n, n, 4).to(device), (torch.arange(n) % 3).to(device)
+        F.cross_entropy(model(x), y).backward()
+        return [p.grad for p in model.parameters() if p.grad is not None]
+
+    check(work, range(18, 27))
+
+
+@pytest.mark.parametrize(
+    "f",
+    [
+        lambda x: x[-1] * 2 + 1,
+        lambda x: x[:-1].exp() + 1,
+        lambda x: x[1:].exp() + x[:-1],
+        lambda x: (x.t() * 2).softmax(1),
+        lambda x: (x @ x.t()).softmax(-1).sum(0),
+        lambda x: torch.cat([x, x], 0).sort(0).values + 1,
+        lambda x: (x.flip(0) + 1).argmax(0) + 1,
+        lambda x: x.reshape(-1).cumsum(0) * 2,
+        lambda x: x.mean(0) + x.var(0) + x.amax(0),
+        lambda x: (x + torch.arange(x.shape[0], device=x.device)[:, None]).sum(0),
+        lambda x: torch.ones_like(x).cumsum(0) * 2,
+        lambda x: x[torch.arange(x.shape[0], device=x.device).flip(0)] + 1,
+        lambda x: torch.where(x > 0, x, torch.zeros_like(x)).sum() / x.shape[0],
+        lambda x: (x + 1).view(x.shape[0], 2, 3).transpose(0, 1).reshape(2, -1).sum(1),
+        lambda x: (x[None].expand(2, -1, -1) * 2).sum((0, 1)) + 1,
+        lambda x: (x.unfold(0, 2, 1) + 1).sum(),
+        lambda x: F.pad(x, (0, 0, 1, 2)).mul(2).sum(0),
+        lambda x: x.clone().mul_(2).add_(1)[::2].sum(0),
+        lambda x: (x.topk(2, 0).values + 1, x.std(0) * 2)[0],
+        lambda x: x.new_zeros(x.shape).copy_(x * 2).add_(x),
+        lambda x: (x.sum(0) * x.numel()) + len(x),
+        lambda x: F.conv1d(x.t()[None], torch.ones(2, 6, 3, device=x.device), padding=1).relu(),
+        lambda x: x.masked_fill(x > 0.5, 9).amin(0) + 1,
+        lambda x: (x + 1).repeat(2, 1).sum(0),
+        lambda x: (torch.tril(x @ x.t()) + 1).sum(1),
+        lambda x: F.one_hot((x[:, 0] > 0).long(), 3).sum(0) + 1,
+    ],
+)
+def test_ops_and_views(f: Callable[[Tensor], Tensor]) -> None:
+    """Right in any case; which of them have bounded programs is another question."""
+    for n in (4, 5, 7, 8, 11, 16, 17, 23, 30, 40, 9, 2, 1):
+        x = draw(n, n, 6)
+        try:
+            want = f(x)
+        except RuntimeError:
+            continue
+        got = f(x.to("tpu"))
+        torch.testing.assert_close(got.cpu(), want, rtol=2e-4, atol=2e-5, equal_nan=True)
+
+
+def test_writes_through_views() -> None:
+    def work(n: int, device: str) -> list[Tensor]:
+        x = draw(n, n, 4).to(device)
+        y = x * 2
+        y[0] = 7
+        y[:, 1].mul_(3)
+        y[-1].add_(1)
+        z = y.view(-1)[1:]
+        z.add_(1)
+        return [y, z.sum(), x]
+
+    check(work, range(5, 13), bounded=False)
+
+
+def test_random_numbers_are_those_of_strict() -> None:
+    def run(n: int) -> Tensor:
+        torch.manual_seed(n)
+        return (F.dropout(draw(n, n, 4).to("tpu") * 2, 0.5) + 1).cpu()
+
+    for n in range(5, 14):
+        got = run(n)
+        with torch_tpu.mode("strict"):
+            torch.testing.assert_close(got, run(n))
+
+
+def test_nothing_is_compiled_that_is_not_used() -> None:
+    """Dropout has no bounded program; lengths that come twice get none of their own."""
+    torch_tpu.fused.wait()
+    known = {p["name"] for p in torch_tpu.fused.programs()}
+    for _ in range(2):
+        for n in range(40, 60):
+            (F.dropout(torch.ones(n, 3, device="tpu"), 0.5) * 2 + 1).sum().item()
+    torch_tpu.fused.wait()
+    met = [p for p in torch_tpu.fused.programs() if p["name"] not in known]
+    # The first two sizes are not known to be two of many.
+    assert len(met) == 20
+    assert sum(p["state"] == "ready" for p in met) == 0
+    assert any("dropout" in p["static_because"] for p in met)
+
+
+def test_sizes_that_come_again_and_again() -> None:
+    """A handful of sizes, not in step with each other, get programs of their own in the end."""
+    torch_tpu.fused.wait()
+    for _ in range(7):
+        for a, b in ((3, 5), (9, 2), (4, 7)):
+            x, y = torch.ones(a, 3, device="tpu"), torch.ones(b, 3, device="tpu")
+            assert ((x.sum() * 2 + y.sum()) * 3).item() == (a * 6 + b * 3) * 3
+    torch_tpu.fused.wait()
+    last = torch_tpu.fused.programs()[-3:]
+    assert [p["state"] for p in last] == ["ready"] * 3
+
+
+def test_an_index_out_of_range() -> None:
+    table = torch.ones(10, 3, device="tpu")
+    for n in range(5, 12):
+        index = (torch.arange(n) % 10).to("tpu")
+        assert (F.embedding(index, table) * 2).sum().item() == n * 6
+    before = counts()
+    for n in range(12, 15):
+        bad = torch.full((n,), 3)
+        bad[n - 1] = 10
+        with pytest.raises(IndexError, match="index out of range in self"):
+            (F.embedding(bad.to("tpu"), table) * 2).sum().item()
+    assert since(before)["bounded_runs"] == 3
+
+
+EXPLAIN = """
+import torch, torch_tpu
+for n in range(33, 38):
+    (torch.ones(n, 2, device="tpu").exp() * 3).sum().item()
+print(torch_tpu.explain())
+"""
+
+
+def test_explain_names_the_bound(run_python: Callable[..., str]) -> None:
+    assert "for sizes from 33 to 64, in buffers for 64" in run_python(EXPLAIN)
+
+
+def test_the_memory_of_a_padded_value() -> None:
+    for n in range(40, 45):
+        value = torch.ones(n, 256, device="tpu") * 2 + 1
+        value.sum().item()
+    assert value.untyped_storage().nbytes() == 44 * 1024
+    base = torch.tpu.memory_allocated()
+    clone = value.cpu()
+    assert bool((clone == 3).all())
+    del value
+    assert torch.tpu.memory_allocated() < base
+
+
+DECISIONS = """
+import torch, torch_tpu
+for n in [5, 9, 6, 7, 30, 40, 8, 31, 100, 6, 5]:
+    x = torch.ones(n, 4, device="tpu")
+    (x.exp() @ x.t()).softmax(-1).sum().item()
+torch_tpu.fused.wait()
+print([(p["name"], p["state"], p["bound"], p["runs"]) for p in torch_tpu.fused.programs()])
+"""
+
+
+def test_every_process_decides_alike(run_python: Callable[..., str]) -> None:
+    first = run_python(DECISIONS, TORCH_TPU_CACHE_DIR="off")
+    assert "bounded_" in first
+    assert run_python(DECISIONS, TORCH_TPU_CACHE_DIR="off") == first
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_random_programs_of_many_sizes(seed: int) -> None:
+    failure, _ = check_sizes(stable_program(1000 + seed), Setting("fused", "second"))
+    assert failure is None
