@@ -26,7 +26,7 @@ class Finding:
 def _site_dirs() -> list[Path]:
     """Where packages and PJRT plugins may be installed, as torch_tpu itself looks for them."""
     found = [Path(p) for p in sys.path if p.endswith(("site-packages", "dist-packages"))]
-    found += [Path(p) for p in sys.path if p and (Path(p) / "torch" / "version.py").is_file()]
+    found += [Path(p) for p in sys.path if p and os.path.isfile(f"{p}/torch/version.py")]
     return list(dict.fromkeys(found))
 
 

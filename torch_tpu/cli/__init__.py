@@ -33,7 +33,7 @@ _DESCRIPTION = """\
 Tools for PyTorch on TPUs.
 
   torch-tpu doctor                          what is wrong with this installation, and the fix
-  torch-tpu compare train.py                the same script on cpu, cuda and tpu: speed, memory, cost
+  torch-tpu compare train.py                a script on cpu, cuda and tpu: speed, memory, cost
   torch-tpu bench --workloads tiny300       the benchmark table against the peers installed here
   torch-tpu cache info                      what is kept of compiled programs, and where
   torch-tpu precompile train.py -o my.pack  compile ahead: a pack of all programs a script uses

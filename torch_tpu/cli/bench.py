@@ -1,5 +1,5 @@
 """`torch-tpu bench`: the benchmark table, against whatever peers are installed. The benchmarks
-themselves are part of the source tree, not of the wheel: they are as large as they are rarely run."""
+themselves are part of the source tree, not of the wheel."""
 
 from __future__ import annotations
 

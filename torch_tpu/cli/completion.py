@@ -12,7 +12,7 @@ _DESCRIPTION = """\
 Prints a completion script. To have it in every shell:
 
   bash   torch-tpu completion bash > ~/.local/share/bash-completion/completions/torch-tpu
-  zsh    torch-tpu completion zsh > ~/.zfunc/_torch-tpu     (with ~/.zfunc in fpath, before compinit)
+  zsh    torch-tpu completion zsh > ~/.zfunc/_torch-tpu   (~/.zfunc in fpath, before compinit)
   fish   torch-tpu completion fish > ~/.config/fish/completions/torch-tpu.fish
 """
 
@@ -80,8 +80,8 @@ def _bash(root: Node) -> str:
     return f"""\
 # bash completion of torch-tpu; made by `torch-tpu completion bash`
 _torch_tpu() {{
-  local current=${{COMP_WORDS[COMP_CWORD]}} previous=${{COMP_WORDS[COMP_CWORD-1]}} path="" try words=""
-  local i
+  local current=${{COMP_WORDS[COMP_CWORD]}} previous=${{COMP_WORDS[COMP_CWORD-1]}}
+  local path="" words="" try i
   for ((i = 1; i < COMP_CWORD; i++)); do
     try="${{path:+$path }}${{COMP_WORDS[i]}}"
     case "$try" in {commands}) path=$try;; esac
