@@ -307,9 +307,8 @@ class Profiler : public libkineto::IActivityProfiler {
 
   std::unique_ptr<libkineto::IActivityProfilerSession> configure(
       const std::set<ActivityType>& types, const libkineto::Config&) override {
-    const bool device =
-        std::any_of(types.begin(), types.end(), [&](ActivityType t) { return types_.contains(t); });
-    return std::make_unique<Session>(device);
+    // ProfilerActivity.PrivateUse1; the host's own types come with ProfilerActivity.CPU too.
+    return std::make_unique<Session>(types.contains(ActivityType::CONCURRENT_KERNEL));
   }
   std::unique_ptr<libkineto::IActivityProfilerSession> configure(
       int64_t, int64_t, const std::set<ActivityType>& types,
