@@ -33,6 +33,7 @@ enum Index {
   kCacheDir,
   kCacheBytes,
   kPack,
+  kCompareDevice,
   kCount
 };
 
@@ -145,8 +146,10 @@ const std::vector<EnvVar>& env_table() {
        "2G", "Most bytes kept there; what was not used for longest goes first. 0 means no bound."},
       {"TORCH_TPU_PACK", "path", "files written by torch-tpu precompile, separated by ':'", "",
        "Packs of compiled programs, looked into before the folder."},
+      {"TORCH_TPU_COMPARE_DEVICE", "text", "cpu, cuda or tpu, with an optional number", "",
+       "Set by torch-tpu compare for the script that it runs: the device to use."},
   };
-  static_assert(kCount == 18, "one row per Index");
+  static_assert(kCount == 19, "one row per Index");
   return table;
 }
 

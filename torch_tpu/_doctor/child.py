@@ -41,7 +41,7 @@ out.update(devices=torch.tpu.device_count(), import_seconds=imported - started,
 print({mark!r} + json.dumps(out))
 """
 # What else begins like our variables: tests and benchmarks read their own.
-_FOREIGN = ("TORCH_TPU_TEST_", "TORCH_TPU_BENCH_", "TORCH_TPU_COMPARE_")
+_FOREIGN = ("TORCH_TPU_TEST_", "TORCH_TPU_BENCH_")
 
 
 class _NoAnswerError(Exception):
