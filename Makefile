@@ -20,7 +20,7 @@ LIBTPU := $(VENV)/.libtpu-$(call content,requirements/tpu.txt)
 JAX := $(VENV)/.jax-$(call content,requirements/jax.txt)
 CPP_FILES = $(shell find csrc tests/cpp examples -name '*.cpp' -o -name '*.h' 2>/dev/null)
 
-.PHONY: help setup build demo test py-test cpp-test sanitize conformance tpu-compile-test kernels-test lint format wheel bench clean
+.PHONY: help setup build demo test py-test cpp-test sanitize conformance tpu-compile-test kernels-test lint format wheel bench docs clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -106,6 +106,9 @@ conformance: build ## PyTorch's own test data on the device; resumes; CONFORMANC
 
 bench: build ## benchmarks
 	$(PY) benchmarks/run.py
+
+docs: setup ## the documentation as a static site in build/docs, no network needed
+	$(PY) tools/build_docs.py build/docs
 
 clean: ## remove builds; .venv stays
 	@test ! -x $(PY) || $(PY) -m pip uninstall --yes --quiet torchtpu

@@ -26,7 +26,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from child import Worker, WorkerError
 from contestants import OPTIONAL, Contestant, find
@@ -40,6 +40,12 @@ FRESH_ROUNDS = 3  # a new process each: most of the time is imports
 def say(text: str) -> None:
     """Progress, beside the results on stdout."""
     print(text, file=sys.stderr, flush=True)
+
+
+def wrong(text: str) -> NoReturn:
+    """Wrong usage."""
+    say(text)
+    raise SystemExit(2)
 
 
 @contextlib.contextmanager
@@ -190,9 +196,7 @@ def choose(args: argparse.Namespace) -> list[Contestant]:
     asked = args.contestants.split(",")
     known = {c.name for c in found} | {c.kind for c in found}
     if unknown := [name for name in asked if name not in known]:
-        raise SystemExit(
-            f"no contestant {', '.join(unknown)}; there are {', '.join(sorted(known))}"
-        )
+        wrong(f"no contestant {', '.join(unknown)}; there are {', '.join(sorted(known))}")
     return [c for c in found if c.name in asked or (c.kind in asked and c.name not in OPTIONAL)]
 
 
@@ -213,7 +217,7 @@ def main() -> int:
     args = parse_args()
     works = args.workloads.split(",")
     if unknown := [name for name in works if name not in WORKLOADS]:
-        raise SystemExit(f"no workload {', '.join(unknown)}; there are {', '.join(WORKLOADS)}")
+        wrong(f"no workload {', '.join(unknown)}; there are {', '.join(WORKLOADS)}")
     chosen = choose(args)
     load = os.getloadavg()[0]
     print(f"{os.cpu_count()} CPUs, load {load:.1f} at the start, reference {args.reference}\n")

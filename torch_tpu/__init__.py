@@ -57,10 +57,28 @@ def _leave_to_cuda() -> bool:
     )
 
 
+def _command_line() -> bool:
+    """Whether this process is `torch-tpu` or `python -m torch_tpu`, and no device is asked for. Its
+    help, its shell completion
+    and its doctor need no device, and the doctor must run where none can load: so the command line
+    loads it by itself (`cli._device`). Neither does a script that `compare` runs on another device
+    load it, though it may import `torch_tpu.compare`."""
+    import os
+
+    if not os.environ.get("TORCH_TPU_COMPARE_DEVICE", "tpu").startswith("tpu"):
+        return True
+
+    words = getattr(sys, "orig_argv", [])
+    started = getattr(sys, "argv", [""])[0]
+    as_module = started == "-m" and "torch_tpu" in words[words.index("-m") : words.index("-m") + 2]
+    return as_module or os.path.basename(started) == "torch-tpu"
+
+
 _autoloading = _torch_is_importing()
+_waits = not globals().get("_waits", False) and _command_line()  # loaded anew, it waits no more
 try:
     _left_out = _autoloading and _leave_to_cuda()
-    if not _left_out:
+    if not _left_out and not _waits:
         from torch_tpu._registration import register
 
         register()
@@ -76,7 +94,7 @@ except Exception as error:
     _autoload_error = error
 
 if TYPE_CHECKING:
-    from torch_tpu import debug, distributed, kernels, pallas, safetensors, tpu
+    from torch_tpu import compare, debug, distributed, kernels, pallas, safetensors, tpu
     from torch_tpu._export import export, load
     from torch_tpu.pallas import jax_op
 
@@ -84,6 +102,7 @@ __all__ = [
     "Explanation",
     "FallbackUse",
     "clear_programs",
+    "compare",
     "coverage",
     "debug",
     "distributed",
@@ -106,7 +125,7 @@ __all__ = [
     "tpu",
 ]
 
-_LAZY_MODULES = ("debug", "distributed", "kernels", "pallas", "safetensors")
+_LAZY_MODULES = ("compare", "debug", "distributed", "kernels", "pallas", "safetensors")
 _LAZY_FUNCTIONS = {"export": "_export", "load": "_export", "jax_op": "pallas"}
 
 

@@ -4,7 +4,6 @@ attaches `torch.tpu`. Runs within `import torch`: so nothing slow, and no client
 from __future__ import annotations
 
 import importlib
-import mmap
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -15,11 +14,9 @@ from torch.utils.backend_registration import (
     rename_privateuse1_backend,
 )
 
-_MARKER = b"torch_tpu was built for torch "
-_REBUILD = (
-    "Reinstall torchtpu against this torch (`pip install --no-build-isolation --no-deps "
-    "--force-reinstall torchtpu`, or `make build` in a checkout)"
-)
+from torch_tpu import _native_file
+from torch_tpu._native_file import REBUILD as _REBUILD, minor as _minor
+
 _done = False
 
 
@@ -73,10 +70,6 @@ def _search_dirs() -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def _minor(version: str) -> tuple[str, ...]:
-    return tuple(version.split("+")[0].split(".")[:2])
-
-
 def _mismatch(built_for: str) -> str:
     return (
         f"torch_tpu was built for torch {built_for}, but torch {torch.__version__} is installed. "
@@ -85,27 +78,11 @@ def _mismatch(built_for: str) -> str:
 
 
 def _explain(error: ImportError) -> str:
-    """Why the native module did not load. Symbols of another torch are missing before anything of
-    ours can run, so its version is read from the file."""
-    library = next(Path(__file__).parent.glob("_C.*.so"), None)
+    """Why the native module did not load."""
+    library = _native_file.library()
     if library is None:
         return f"torch_tpu's native module is not built. {_REBUILD}."
-    built_for = _built_for(library)
+    built_for = _native_file.built_for(library)
     if built_for and _minor(built_for) != _minor(torch.__version__):
         return _mismatch(built_for)
     return f"torch_tpu's native module could not be loaded: {error}"
-
-
-def _built_for(library: Path) -> str:
-    try:
-        with (
-            library.open("rb") as file,
-            mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data,
-        ):
-            start = data.find(_MARKER)
-            if start < 0:
-                return ""
-            start += len(_MARKER)
-            return data[start : data.find(b"\0", start)].decode("ascii", "replace")
-    except (OSError, ValueError):
-        return ""

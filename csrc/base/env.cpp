@@ -35,6 +35,7 @@ enum Index {
   kPack,
   kFlight,
   kFlightSize,
+  kCompareDevice,
   kCount
 };
 
@@ -151,8 +152,10 @@ const std::vector<EnvVar>& env_table() {
        "Where each rank writes its last collectives (rank<N>.json) when one fails or times out."},
       {"TORCH_TPU_FLIGHT_SIZE", "int", "an integer from 1 to 1000000", "2048",
        "How many collectives the flight recorder keeps."},
+      {"TORCH_TPU_COMPARE_DEVICE", "text", "cpu, cuda or tpu, with an optional number", "",
+       "Set by torch-tpu compare for the script that it runs: the device to use."},
   };
-  static_assert(kCount == 20, "one row per Index");
+  static_assert(kCount == 21, "one row per Index");
   return table;
 }
 

@@ -20,6 +20,7 @@ std::array<AtomicCount, kNumKinds> counts;
 
 namespace {
 
+std::atomic<const Tracer*> tracer{nullptr};
 std::array<std::atomic<uint64_t>, kNumCuts> cut_counts;
 std::atomic<uint64_t> background_count{0};
 
@@ -117,8 +118,8 @@ void keep(const Event& event, std::string_view text) noexcept {
 
 const char* name(Kind kind) noexcept {
   static constexpr const char* kNames[] = {
-      "compile", "compile_failed", "load_from_disk", "cut",      "launch", "op_launch",
-      "replay",  "host_read",      "upload",         "fallback", "miss",   "warning"};
+      "compile",   "compile_failed", "load_from_disk", "cut",  "launch",  "op_launch", "replay",
+      "host_read", "upload",         "fallback",       "miss", "warning", "collective"};
   static_assert(std::size(kNames) == kNumKinds);
   return kNames[static_cast<size_t>(kind)];
 }
@@ -149,6 +150,15 @@ void enable(Kind kind, bool on) noexcept {
     detail::mask.fetch_or(bit, std::memory_order_relaxed);
   } else {
     detail::mask.fetch_and(~bit, std::memory_order_relaxed);
+  }
+}
+
+void set_tracer(const Tracer* value) noexcept {
+  tracer.store(value, std::memory_order_release);
+  if (value != nullptr) {
+    detail::mask.fetch_or(detail::kTraced, std::memory_order_release);
+  } else {
+    detail::mask.fetch_and(~detail::kTraced, std::memory_order_release);
   }
 }
 
@@ -199,6 +209,9 @@ void Span::begin(std::string_view text, uint64_t program, int64_t nodes, int64_t
   program_ = program;
   nodes_ = nodes;
   bytes_ = bytes;
+  traced_ = nullptr;
+  tracer_ = traced() ? tracer.load(std::memory_order_acquire) : nullptr;
+  if (tracer_ != nullptr) traced_ = tracer_->begin(kind_, text, program, nodes, bytes);
   start_ = now_ns();
 }
 
@@ -206,6 +219,7 @@ void Span::end() noexcept {
   const bool failed = std::uncaught_exceptions() > exceptions_;
   const Kind kind = failed && kind_ == Kind::kCompile ? Kind::kCompileFailed : kind_;
   add(kind, text_, start_, now_ns() - start_, program_, nodes_, bytes_);
+  if (tracer_ != nullptr) tracer_->end(traced_, failed);
 }
 
 std::vector<Event> events() {

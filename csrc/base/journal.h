@@ -26,8 +26,9 @@ enum class Kind : uint8_t {
   kFallback,
   kMiss,
   kWarning,
+  kCollective,
 };
-inline constexpr int kNumKinds = 12;
+inline constexpr int kNumKinds = 13;
 const char* name(Kind kind) noexcept;  // "host_read"
 
 // Why a trace ended.
@@ -75,7 +76,20 @@ struct Total {
   Count count;
 };
 
+// Somebody who watches spans as they happen: a profiler. Both functions are called on the span's
+// thread; what `begin` returns is given to `end`.
+struct Tracer {
+  void* (*begin)(Kind kind, std::string_view text, uint64_t program, int64_t nodes,
+                 int64_t bytes) noexcept;
+  void (*end)(void* span, bool failed) noexcept;
+};
+// One at a time; it must live for ever, since a span may have begun before null was set.
+void set_tracer(const Tracer* tracer) noexcept;
+
 namespace detail {
+// In `mask`, beside the kinds: a tracer is set. In the same word, so that a launch without one
+// costs no second look.
+inline constexpr uint32_t kTraced = 1U << 31;
 struct AtomicCount {
   std::atomic<uint64_t> events{0};
   std::atomic<int64_t> ns{0};
@@ -90,6 +104,9 @@ inline bool enabled(Kind kind) noexcept {
   return (detail::mask.load(std::memory_order_relaxed) >> static_cast<int>(kind) & 1) != 0;
 }
 void enable(Kind kind, bool on) noexcept;
+inline bool traced() noexcept {
+  return (detail::mask.load(std::memory_order_relaxed) & detail::kTraced) != 0;
+}
 
 inline void count(Kind kind) noexcept {
   detail::counts[static_cast<size_t>(kind)].events.fetch_add(1, std::memory_order_relaxed);
@@ -113,7 +130,7 @@ class Span {
  public:
   explicit Span(Kind kind, std::string_view text = {}, uint64_t program = 0, int64_t nodes = 0,
                 int64_t bytes = 0) noexcept
-      : kind_(kind), on_(enabled(kind)) {
+      : kind_(kind), on_(wanted(kind)) {
     if (on_) begin(text, program, nodes, bytes);
   }
   ~Span() {
@@ -127,6 +144,10 @@ class Span {
   Span& operator=(const Span&) = delete;
 
  private:
+  static bool wanted(Kind kind) noexcept {
+    const uint32_t bits = 1U << static_cast<int>(kind) | detail::kTraced;
+    return (detail::mask.load(std::memory_order_relaxed) & bits) != 0;
+  }
   void begin(std::string_view text, uint64_t program, int64_t nodes, int64_t bytes) noexcept;
   void end() noexcept;
 
@@ -138,6 +159,8 @@ class Span {
   int64_t nodes_;
   int64_t bytes_;
   int64_t start_;
+  const Tracer* tracer_;
+  void* traced_;
 };
 
 // Everything below is for reports.

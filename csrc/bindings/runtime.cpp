@@ -63,6 +63,27 @@ py::list env_table() {
   return rows;
 }
 
+// What is wrong with the variables as they are set now.
+std::vector<std::string> env_problems() {
+  std::vector<std::string> out;
+  const auto check = [&](auto... accessors) {
+    const auto one = [&](auto accessor) {
+      try {
+        static_cast<void>(accessor());
+      } catch (const std::invalid_argument& error) {
+        out.emplace_back(error.what());
+      }
+    };
+    (one(accessors), ...);
+  };
+  using namespace base;
+  check(env_plugin, env_mode, env_cpu_devices, env_plugin_log_level, env_fallback, env_debug_nans,
+        env_memory_limit, env_dump, env_cache_size, env_fused_compile, env_fused_max_nodes,
+        env_fused_min_nodes, env_fused_max_bytes, env_compile_threads, env_explain, env_cache_dir,
+        env_cache_bytes, env_packs);
+  return out;
+}
+
 }  // namespace
 
 void bind_runtime(py::module_& m) {
@@ -85,6 +106,7 @@ void bind_runtime(py::module_& m) {
       "plugin_path, api_version, stablehlo_version, total_memory, attributes. Starts the client.");
   m.def("_env_table", &env_table,
         "list of dicts (name, type, allowed, default, doc), one per TORCH_TPU_* variable.");
+  m.def("_env_problems", &env_problems, "What is wrong with the TORCH_TPU_* variables, by line.");
 }
 
 }  // namespace torch_tpu::bindings

@@ -28,6 +28,9 @@ struct Execution {
 void execute(trace::Program& program, Execution& run, int device, trace::IssueLine line = {},
              base::journal::Kind kind = base::journal::Kind::kOpLaunch);
 
+// For the profiler: the span this thread is in ends, on the device, when `out` is ready.
+void profile_execution(PJRT_Buffer* out, int device) noexcept;
+
 // What running a program of any kind comes down to: room, the executable, and its errors. `where`
 // gives the text for an out-of-memory error.
 struct Needs {
@@ -49,6 +52,7 @@ void run_executable(const pjrt::LoadedExecutable& executable, const Args& args, 
     if (!error.is_out_of_memory()) throw;
     ledger.throw_out_of_memory(needs.new_bytes, "While running " + where() + ".");
   }
+  if (base::journal::traced() && !outs.empty()) profile_execution(outs[0], device);
 }
 
 // The part of the generator's stream that a call draws from; none when it does not.

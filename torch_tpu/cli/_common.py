@@ -11,7 +11,20 @@ from typing import Any
 
 
 class CommandError(Exception):
-    """Something the user can put right; shown without a traceback."""
+    """Something the user can put right; shown without a traceback. The exit code is 1, or 2 where
+    what was given is at fault."""
+
+    def __init__(self, text: str, code: int = 1) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+def positive(text: str) -> float:
+    """A number above 0, as an argument's type."""
+    value = float(text)
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"expected a number above 0, got {text}")
+    return value
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:

@@ -4,10 +4,10 @@ run, and why."""
 from __future__ import annotations
 
 import argparse
-import runpy
-import sys
 from pathlib import Path
 from typing import Any
+
+from torch_tpu.cli._script import run_script
 
 _DESCRIPTION = """\
 Runs SCRIPT as `python SCRIPT` would, then prints what TorchTPU compiled and ran, and why. Options
@@ -34,25 +34,8 @@ def run(args: argparse.Namespace) -> int:
     """The script's own exit code; 1 if it raised."""
     import torch_tpu
 
-    if not Path(args.script).is_file():
-        print(f"torch-tpu explain: no file {args.script}", file=sys.stderr)
-        return 2
-    code = 0
-    argv, path = sys.argv, sys.path[:]
-    sys.argv = [args.script, *args.arguments]
-    sys.path.insert(0, str(Path(args.script).resolve().parent))
-    try:
-        with torch_tpu.debug.record_launches():
-            runpy.run_path(args.script, run_name="__main__")
-    except SystemExit as end:
-        code = _exit_code(end)
-    except Exception:
-        import traceback
-
-        traceback.print_exc()
-        code = 1
-    finally:
-        sys.argv, sys.path[:] = argv, path
+    with torch_tpu.debug.record_launches():
+        code = run_script(args.script, args.arguments)
     report = torch_tpu.explain(html=args.html, programs=args.programs)
     text = report.to_json() if args.json else str(report)
     if args.output:
@@ -60,11 +43,3 @@ def run(args: argparse.Namespace) -> int:
     else:
         print(text)
     return code
-
-
-def _exit_code(end: SystemExit) -> int:
-    """As the interpreter takes `sys.exit(value)`."""
-    if end.code is None or isinstance(end.code, int):
-        return end.code or 0
-    print(end.code, file=sys.stderr)
-    return 1

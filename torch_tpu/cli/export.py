@@ -31,8 +31,15 @@ def register(subparsers: Any) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("build", metavar="SCRIPT:FUNCTION", help="who makes the model")
-    parser.add_argument("-o", "--output", type=Path, metavar="FOLDER", required=True)
-    parser.add_argument("--target", choices=("any", "cpu", "cuda", "tpu"), default="any")
+    parser.add_argument(
+        "-o", "--output", type=Path, metavar="FOLDER", required=True, help="where to write"
+    )
+    parser.add_argument(
+        "--target",
+        choices=("any", "cpu", "cuda", "tpu"),
+        default="any",
+        help="the device it is for (default: any)",
+    )
     add_json(parser)
     parser.set_defaults(run=_run, usage_error=parser.error)
 

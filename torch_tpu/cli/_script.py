@@ -1,0 +1,37 @@
+"""Running a user's script within a command, as `python SCRIPT arguments` would."""
+
+from __future__ import annotations
+
+import runpy
+import sys
+import traceback
+from pathlib import Path
+
+from torch_tpu.cli._common import CommandError
+
+
+def run_script(script: str, arguments: list[str]) -> int:
+    """Its exit code; 1 if it raised, which is then printed."""
+    if not Path(script).is_file():
+        raise CommandError(f"there is no script {script}", code=2)
+    argv, path = sys.argv, sys.path[:]
+    sys.argv = [script, *arguments]
+    sys.path.insert(0, str(Path(script).resolve().parent))
+    try:
+        runpy.run_path(script, run_name="__main__")
+    except SystemExit as end:
+        return _exit_code(end)
+    except Exception:
+        traceback.print_exc()
+        return 1
+    finally:
+        sys.argv, sys.path[:] = argv, path
+    return 0
+
+
+def _exit_code(end: SystemExit) -> int:
+    """As the interpreter takes `sys.exit(value)`."""
+    if end.code is None or isinstance(end.code, int):
+        return end.code or 0
+    print(end.code, file=sys.stderr)
+    return 1
