@@ -76,12 +76,13 @@ except Exception as error:
     _autoload_error = error
 
 if TYPE_CHECKING:
-    from torch_tpu import debug, safetensors, tpu
+    from torch_tpu import aot, debug, safetensors, tpu
     from torch_tpu._export import export, load
 
 __all__ = [
     "Explanation",
     "FallbackUse",
+    "aot",
     "clear_programs",
     "coverage",
     "debug",
@@ -101,7 +102,7 @@ __all__ = [
     "tpu",
 ]
 
-_LAZY_MODULES = ("debug", "safetensors")
+_LAZY_MODULES = ("aot", "debug", "safetensors")
 _LAZY_FUNCTIONS = ("export", "load")
 
 

@@ -1,6 +1,8 @@
 // Compiling for devices that are not attached: a program goes in, what the compiler says comes out.
 #include "csrc/pjrt/topology.h"
 
+#include <pybind11/stl.h>
+
 #include "csrc/bindings/bindings.h"
 #include "csrc/pjrt/plugin_resolve.h"
 
@@ -15,24 +17,39 @@ Topology create(const std::string& name, const std::string& plugin) {
   return Topology::create(pjrt::Plugin::load(spec.path, spec.kind), name);
 }
 
-py::dict compile(const Topology& topology, const std::string& program, int64_t num_partitions) {
-  pjrt::Executable executable;
-  std::map<std::string, double> costs;
-  pjrt::CompiledMemoryStats memory;
-  {
-    py::gil_scoped_release no_gil;
-    executable = topology.compile(program, pjrt::CompileOptions::topology(num_partitions));
-    costs = executable.cost_analysis();
-    memory = executable.memory_stats();
-  }
+py::dict memory_dict(const pjrt::CompiledMemoryStats& memory) {
   py::dict result;
-  result["flops"] = costs["flops"];
-  result["bytes_accessed"] = costs["bytes accessed"];
   result["code_bytes"] = memory.generated_code_bytes;
   result["argument_bytes"] = memory.argument_bytes;
   result["output_bytes"] = memory.output_bytes;
   result["alias_bytes"] = memory.alias_bytes;
   result["temp_bytes"] = memory.temp_bytes;
+  result["host_temp_bytes"] = memory.host_temp_bytes;
+  result["peak_bytes"] = memory.peak_bytes;
+  return result;
+}
+
+py::dict compile(const Topology& topology, const std::string& program, int64_t num_partitions,
+                 bool optimized, bool serialized) {
+  pjrt::Executable executable;
+  std::map<std::string, double> costs;
+  pjrt::CompiledMemoryStats memory;
+  std::optional<pjrt::OptimizedProgram> module;
+  std::string code;
+  {
+    py::gil_scoped_release no_gil;
+    executable = topology.compile(program, pjrt::CompileOptions::topology(num_partitions));
+    costs = executable.cost_analysis();
+    memory = executable.memory_stats();
+    if (optimized) module = executable.optimized_program();
+    if (serialized) code = executable.serialize();
+  }
+  py::dict result = memory_dict(memory);
+  result["flops"] = costs["flops"];
+  result["bytes_accessed"] = costs["bytes accessed"];
+  result["costs"] = costs;
+  if (module) result["optimized"] = py::bytes(module->code);
+  if (serialized) result["serialized"] = py::bytes(code);
   return result;
 }
 
@@ -46,9 +63,19 @@ void bind_topology(py::module_& m) {
            py::call_guard<py::gil_scoped_release>())
       .def_property_readonly("platform_version", &Topology::platform_version)
       .def_property_readonly("num_devices", [](const Topology& t) { return t.devices().size(); })
+      .def_property_readonly("device_kinds",
+                             [](const Topology& t) {
+                               std::vector<std::string> kinds;
+                               for (const auto& device : t.devices())
+                                 kinds.push_back(device.kind());
+                               return kinds;
+                             })
       .def("compile", &compile, py::arg("program"), py::arg("num_partitions") = 1,
+           py::arg("optimized") = false, py::arg("serialized") = false,
            "Compiles StableHLO text; a dict of the compiler's figures (flops, bytes_accessed,\n"
-           "code_bytes, argument_bytes, output_bytes, alias_bytes, temp_bytes).");
+           "code_bytes, argument_bytes, output_bytes, alias_bytes, temp_bytes, peak_bytes, and\n"
+           "costs, all it says), the bytes of an HloModuleProtoWithConfig as `optimized` and of\n"
+           "the executable as `serialized`.");
 }
 
 }  // namespace torch_tpu::bindings

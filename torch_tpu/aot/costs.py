@@ -1,0 +1,468 @@
+"""What each part of a compiled program costs, from its instructions: FLOPs, bytes of HBM, how often it
+runs. The compiler's own totals count the body of a loop once; these count it as often as it runs."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from torch_tpu.aot.hlo import Computation, Instruction, Module, _ints, _message
+from torch_tpu.aot.topologies import Generation
+
+_CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
+# Cost nothing, or are counted where their parts are.
+_FREE = {
+    "parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all", "while",
+    "conditional", "call", "async-start", "async-update", "async-done", "copy-done", "partition-id",
+    "replica-id", "iota", "all-gather-done", "all-reduce-done", "collective-permute-done",
+    "opt-barrier", "send-done", "recv-done", "add-dependency",
+}  # fmt: skip
+_THROUGH = {"copy", "convert", "bitcast", "reshape", "copy-done", "copy-start"}
+_MOVES = {"copy", "copy-start", "transpose", "pad", "concatenate"}
+COLLECTIVES = (
+    "all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute",
+    "ragged-all-to-all", "collective-broadcast",
+)  # fmt: skip
+
+
+@dataclass
+class Part:
+    """One instruction that the device runs, and its cost over the whole program."""
+
+    name: str
+    opcode: str
+    op_name: str  # "layers.0.attn/aten::mm at model.py:12"
+    shape: str
+    times: int
+    flops: float
+    bytes: int
+    cycles: int  # the compiler's estimate, 0 where it has none
+    mxu: float | None = None  # the part of the matrix units' slots that are used
+
+    def seconds(self, generation: Generation) -> float:
+        """No device of the generation can be faster."""
+        return max(self.flops / generation.flops, self.bytes / generation.bandwidth)
+
+    def bound(self, generation: Generation) -> str:
+        by_flops = self.flops / generation.flops
+        return "compute" if by_flops > self.bytes / generation.bandwidth else "memory"
+
+
+@dataclass
+class Collective:
+    """One exchange between devices."""
+
+    kind: str
+    op_name: str
+    shape: str
+    times: int
+    group: int
+    link_bytes: int  # that each device sends, in all
+
+
+@dataclass
+class Costs:
+    parts: list[Part] = field(default_factory=list)
+    collectives: list[Collective] = field(default_factory=list)
+    moves: list[Part] = field(default_factory=list)  # that no op asked for
+    sparse_core: int = 0  # instructions on SparseCores
+    unknown_loops: int = 0
+
+    @property
+    def flops(self) -> float:
+        return sum(part.flops for part in self.parts)
+
+    @property
+    def bytes(self) -> int:
+        return sum(part.bytes for part in self.parts)
+
+    @property
+    def cycles(self) -> int:
+        return sum(part.cycles for part in self.parts)
+
+
+def analyse(module: Module, devices: int = 1) -> Costs:
+    """Walks through the program as it runs."""
+    costs = Costs()
+    seen: set[tuple[str, int]] = set()  # pieces of one exchange have one number
+    for computation, times in _runs(module, module.entry, 1, costs):
+        for instruction in computation.instructions:
+            _add(module, computation, instruction, times, devices, costs, seen)
+    return costs
+
+
+def _runs(
+    module: Module, computation: Computation, times: int, costs: Costs
+) -> Iterator[tuple[Computation, int]]:
+    """Computations whose instructions run one by one, and how often."""
+    yield computation, times
+    for instruction in computation.instructions:
+        if instruction.opcode == "while":
+            count = trip_count(module, computation, instruction)
+            if count is None:
+                costs.unknown_loops += 1
+            called = [module.computations[c] for c in instruction.called]
+            for inner in called:
+                # The condition costs nothing worth counting.
+                if not inner.instructions or inner.by_id[inner.root].shape.dtype == "pred":
+                    continue
+                yield from _runs(module, inner, times * (count or 1), costs)
+        elif instruction.opcode in ("conditional", "call"):
+            for c in instruction.called:
+                yield from _runs(module, module.computations[c], times, costs)
+        elif instruction.opcode == "async-start":
+            for c in instruction.called:
+                yield from _runs(module, module.computations[c], times, costs)
+
+
+def _add(
+    module: Module,
+    computation: Computation,
+    instruction: Instruction,
+    times: int,
+    devices: int,
+    costs: Costs,
+    seen: set[tuple[str, int]],
+) -> None:
+    if '"device_type":"DEVICE_TYPE_SPARSECORE"' in instruction.config or (
+        "sparsecore" in instruction.config.lower()
+    ):
+        costs.sparse_core += 1
+    for inner in _with_fused(module, instruction):
+        _add_collective(module, inner, times, devices, costs, seen)
+    if instruction.opcode in _FREE or instruction.opcode.removesuffix("-start") in COLLECTIVES:
+        return
+    if instruction.opcode == "custom-call" and _is_note(instruction):
+        return
+    flops = sum(_flops(module, c, i) for c, i in _pairs(module, computation, instruction))
+    cycles = _CYCLES.search(instruction.config)
+    part = Part(
+        instruction.name,
+        instruction.opcode,
+        instruction.op_name or _inner_name(module, instruction),
+        str(instruction.shape.parts[0] if instruction.shape.parts else instruction.shape),
+        times,
+        flops * times,
+        _bytes(module, computation, instruction) * times,
+        int(cycles[1]) * times if cycles else 0,
+    )
+    if part.bytes == 0 and part.flops == 0 and part.cycles == 0:
+        return
+    costs.parts.append(part)
+    if _is_move(computation, instruction):
+        costs.moves.append(part)
+
+
+def _is_move(computation: Computation, instruction: Instruction) -> bool:
+    """From HBM to HBM, computing nothing. Fetching something into VMEM ahead of its use is none."""
+    if instruction.opcode == "fusion":
+        named = instruction.name.startswith(("copy", "transpose"))
+        return named and bool(instruction.shape.in_hbm)
+    if instruction.opcode == "copy-start":
+        return all(part.space == 0 for part in instruction.shape.parts[:2])
+    return instruction.opcode in _MOVES and bool(instruction.shape.in_hbm)
+
+
+def _is_note(instruction: Instruction) -> bool:
+    return instruction.target in (
+        "Sharding", "ConcatBitcast", "AllocateBuffer", "AsyncCollectiveStart",
+        "AsyncCollectiveDone", "AssumeGatherIndicesInBound", "X64SplitLow", "X64SplitHigh",
+        "X64Combine",
+    )  # fmt: skip
+
+
+def _with_fused(module: Module, instruction: Instruction) -> Iterator[Instruction]:
+    yield instruction
+    if instruction.opcode == "fusion":
+        for c in instruction.called:
+            for inner in module.computations[c].instructions:
+                yield from _with_fused(module, inner)
+
+
+def _pairs(
+    module: Module, computation: Computation, instruction: Instruction
+) -> Iterator[tuple[Computation, Instruction]]:
+    yield computation, instruction
+    if instruction.opcode == "fusion":
+        for c in instruction.called:
+            inner = module.computations[c]
+            for item in inner.instructions:
+                yield from _pairs(module, inner, item)
+
+
+def _inner_name(module: Module, instruction: Instruction) -> str:
+    for inner in _with_fused(module, instruction):
+        if inner.op_name:
+            return inner.op_name
+    return ""
+
+
+# --- FLOPs --------------------------------------------------------------------------------------
+
+
+def _flops(module: Module, computation: Computation, instruction: Instruction) -> float:
+    if instruction.opcode == "dot":
+        left = computation.by_id[instruction.operands[0]].shape
+        summed = math.prod(left.dims[d] for d in instruction.contracting()[0])
+        return 2.0 * instruction.shape.elements * summed
+    if instruction.opcode == "convolution":
+        return _convolution_flops(computation, instruction)
+    return 0.0
+
+
+def _convolution_flops(computation: Computation, instruction: Instruction) -> float:
+    """Multiplications with what lies in the padding are not counted: a product of batches is a
+    convolution that has almost nothing else."""
+    image = computation.by_id[instruction.operands[0]].shape
+    kernel = computation.by_id[instruction.operands[1]].shape
+    out = instruction.shape
+    if out.parts:
+        out = out.parts[0]
+    numbers = instruction.convolution()
+    total = 2.0 * kernel.dims[numbers["kernel_input"][0]]
+    total *= out.dims[numbers["output_batch"][0]] * out.dims[numbers["output_feature"][0]]
+    total /= instruction.batch_groups
+    for i, window in enumerate(instruction.window()):
+        total *= _taps(
+            image.dims[numbers["input_spatial"][i]],
+            kernel.dims[numbers["kernel_spatial"][i]],
+            out.dims[numbers["output_spatial"][i]],
+            window,
+        )
+    return total
+
+
+def _taps(size: int, kernel: int, out: int, window: dict[str, int]) -> int:
+    """Pairs of a place of the result and one of the kernel that meet an element."""
+    stride, dilation = max(1, window["stride"]), max(1, window["window_dilation"])
+    base = max(1, window["base_dilation"])
+    span = (size - 1) * base + 1
+    count = 0
+    for k in range(kernel):
+        shift = k * dilation - window["low"]
+        # places o with 0 <= o * stride + shift < span, on an element
+        first = max(0, -(-(-shift) // stride)) if shift < 0 else 0
+        last = min(out - 1, (span - 1 - shift) // stride)
+        if last < first:
+            continue
+        if base == 1:
+            count += last - first + 1
+        else:
+            count += sum((o * stride + shift) % base == 0 for o in range(first, last + 1))
+    return count
+
+
+# --- bytes --------------------------------------------------------------------------------------
+
+
+def _bytes(module: Module, computation: Computation, instruction: Instruction) -> int:
+    """Of HBM that it reads and writes; VMEM is free."""
+    if instruction.opcode in ("dynamic-slice", "slice", "gather"):
+        return 2 * instruction.shape.in_hbm
+    if instruction.opcode in ("dynamic-update-slice", "scatter"):
+        return 2 * computation.by_id[instruction.operands[1]].shape.in_hbm
+    if instruction.opcode == "copy-start":
+        return sum(part.in_hbm for part in instruction.shape.parts[:2])
+    fused = module.computations[instruction.called[0]] if instruction.opcode == "fusion" else None
+    total = _written(fused, instruction)
+    for number, operand in enumerate(instruction.operands):
+        source = computation.by_id.get(operand)
+        if source is None or source.opcode == "constant":
+            continue
+        whole = source.shape.in_hbm
+        total += min(whole, _read(fused, number, whole)) if fused is not None else whole
+    return total
+
+
+def _users(fused: Computation, source: int) -> list[Instruction]:
+    return [i for i in fused.instructions if source in i.operands]
+
+
+def _read(fused: Computation, number: int, whole: int) -> int:
+    """Of a parameter of a fusion: slices of it, where it takes no more."""
+    parameter = next(
+        (i for i in fused.instructions if i.opcode == "parameter" and i.parameter == number), None
+    )
+    if parameter is None:
+        return whole
+    users = _users(fused, parameter.id)
+    while len(users) == 1 and users[0].opcode == "bitcast":
+        users = _users(fused, users[0].id)
+    if users and all(u.opcode in ("dynamic-slice", "slice", "gather") for u in users):
+        return sum(u.shape.padded_bytes for u in users)
+    if users and all(
+        u.opcode == "dynamic-update-slice" and u.operands[0] == parameter.id for u in users
+    ):
+        return 0  # its memory is written in place
+    return whole
+
+
+def _written(fused: Computation | None, instruction: Instruction) -> int:
+    total = instruction.shape.in_hbm
+    if fused is None:
+        return total
+    root = fused.by_id[fused.root]
+    while root.opcode == "bitcast":
+        root = fused.by_id[root.operands[0]]
+    if root.opcode == "dynamic-update-slice" and total:
+        return fused.by_id[root.operands[1]].shape.padded_bytes
+    return total
+
+
+# --- loops --------------------------------------------------------------------------------------
+
+
+def trip_count(module: Module, computation: Computation, loop: Instruction) -> int | None:
+    """How often the body runs; None where only the data tell."""
+    called = [module.computations[c] for c in loop.called]
+    condition = next((c for c in called if c.by_id[c.root].shape.dtype == "pred"), None)
+    body = next((c for c in called if c is not condition), None)
+    if condition is None or body is None:
+        return None
+    values = _Values(module, computation, loop)
+    test, where = values.unfuse(condition, condition.by_id[condition.root])
+    if test.opcode != "compare" or len(test.operands) != 2:
+        return None
+    sides = [values.of(where, o) for o in test.operands]
+    index = next((s[1] for s in sides if s[0] == "carried"), None)
+    limit = next((s[1] for s in sides if s[0] == "constant"), None)
+    if limit is None:  # both are carried: the limit is the one the body never changes
+        for kind, number in sides:
+            start = values.start(number) if kind == "carried" else None
+            if start is not None and values.step(body, number) is None:
+                limit = start
+            elif kind == "carried":
+                index = number
+    if index is None or limit is None:
+        return None
+    start, step = values.start(index), values.step(body, index)
+    if start is None:
+        return None
+    return max(0, -(-abs(limit - start) // abs(step or 1)))
+
+
+class _Values:
+    """Numbers that a loop starts from and counts by."""
+
+    def __init__(self, module: Module, computation: Computation, loop: Instruction) -> None:
+        self._module = module
+        self._outside = computation
+        self._loop = loop
+        self._arguments: dict[int, tuple[Computation, Instruction]] = {}
+
+    def unfuse(
+        self, computation: Computation, instruction: Instruction
+    ) -> tuple[Instruction, Computation]:
+        while instruction.opcode in ("fusion", "call"):
+            inner = self._module.computations[instruction.called[0]]
+            self._arguments[inner.id] = (computation, instruction)
+            computation, instruction = inner, inner.by_id[inner.root]
+            while instruction.opcode in _THROUGH:
+                instruction = computation.by_id[instruction.operands[0]]
+        return instruction, computation
+
+    def of(self, computation: Computation, number: int) -> tuple[str, int]:
+        """("constant", value), ("carried", index) or ("", 0)."""
+        instruction = computation.by_id[number]
+        for _ in range(20):
+            if instruction.opcode == "constant":
+                value = literal(instruction)
+                return ("", 0) if value is None else ("constant", value)
+            if instruction.opcode == "parameter" and computation.id in self._arguments:
+                outer, caller = self._arguments[computation.id]
+                instruction = outer.by_id[caller.operands[instruction.parameter]]
+                computation = outer
+            elif instruction.opcode == "get-tuple-element":
+                return "carried", _tuple_index(instruction)
+            elif instruction.opcode in _THROUGH:
+                instruction = computation.by_id[instruction.operands[0]]
+            elif instruction.opcode == "fusion":
+                instruction, computation = self.unfuse(computation, instruction)
+            else:
+                return "", 0
+        return "", 0
+
+    def start(self, index: int) -> int | None:
+        init = self._outside.by_id[self._loop.operands[0]]
+        if init.opcode != "tuple" or index >= len(init.operands):
+            return None
+        kind, value = self.of(self._outside, init.operands[index])
+        return value if kind == "constant" else None
+
+    def step(self, body: Computation, index: int) -> int | None:
+        root = body.by_id[body.root]
+        if root.opcode != "tuple" or index >= len(root.operands):
+            return None
+        item, where = self.unfuse(body, body.by_id[root.operands[index]])
+        if item.opcode not in ("add", "subtract"):
+            return None
+        for operand in item.operands:
+            kind, value = self.of(where, operand)
+            if kind == "constant" and value:
+                return value
+        return 1
+
+
+def _tuple_index(instruction: Instruction) -> int:
+    values = _ints(instruction.fields, 13)
+    return values[-1] if values else 0
+
+
+def literal(instruction: Instruction) -> int | None:
+    """The integer that a constant of one element is."""
+    fields = _message(instruction.fields, 8)
+    for number in (4, 5, 6, 7):  # s32, s64, u32, u64
+        values = _ints(fields, number)
+        if values:
+            value = values[0]
+            return value - (1 << 32) if number == 4 and value >= 1 << 31 else value
+    return 0 if instruction.shape.dtype in ("s32", "s64", "u32", "u64") else None
+
+
+# --- between devices ----------------------------------------------------------------------------
+
+
+def _add_collective(
+    module: Module,
+    instruction: Instruction,
+    times: int,
+    devices: int,
+    costs: Costs,
+    seen: set[tuple[str, int]],
+) -> None:
+    kind = instruction.opcode.removesuffix("-start")
+    if kind not in COLLECTIVES:
+        return
+    channel = (_ints(instruction.fields, 26) or [0])[-1]
+    if channel and (kind, channel) in seen:
+        return
+    seen.add((kind, channel))
+    group = instruction.group_size() or devices
+    shape = instruction.shape
+    if shape.parts:
+        arrays = [p for p in shape.parts if p.dims]
+        shape = max(arrays or list(shape.parts), key=lambda p: p.bytes)
+    costs.collectives.append(
+        Collective(
+            kind,
+            instruction.op_name,
+            str(shape),
+            times,
+            group,
+            int(_sent(kind, shape.bytes, group)) * times,
+        )
+    )
+
+
+def _sent(kind: str, size: int, group: int) -> float:
+    """What a device sends in the usual ring algorithms, for a result of this size."""
+    share = (group - 1) / group
+    if kind == "all-reduce":
+        return 2 * size * share
+    if kind == "reduce-scatter":
+        return size * (group - 1)
+    if kind in ("all-gather", "all-to-all", "ragged-all-to-all"):
+        return size * share
+    return size
