@@ -78,6 +78,7 @@ except Exception as error:
 if TYPE_CHECKING:
     from torch_tpu import aot, debug, safetensors, tpu
     from torch_tpu._export import export, load
+    from torch_tpu._lint import lint
 
 __all__ = [
     "Explanation",
@@ -90,6 +91,7 @@ __all__ = [
     "export",
     "fused",
     "get_mode",
+    "lint",
     "load",
     "load_pack",
     "mark_dynamic",
@@ -103,14 +105,14 @@ __all__ = [
 ]
 
 _LAZY_MODULES = ("aot", "debug", "safetensors")
-_LAZY_FUNCTIONS = ("export", "load")
+_LAZY_FUNCTIONS = {"export": "_export", "lint": "_lint", "load": "_export"}
 
 
 def __getattr__(name: str) -> Any:
     if name in _LAZY_MODULES:
         return importlib.import_module(f"{__name__}.{name}")
     if name in _LAZY_FUNCTIONS:
-        return getattr(importlib.import_module(f"{__name__}._export"), name)
+        return getattr(importlib.import_module(f"{__name__}.{_LAZY_FUNCTIONS[name]}"), name)
     raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
 
 

@@ -42,6 +42,7 @@ __all__ = [
     "TrainStep",
     "compile",
     "known_topologies",
+    "parse_topology",
     "trace",
 ]
 

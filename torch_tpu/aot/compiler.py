@@ -6,6 +6,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -162,10 +163,12 @@ def _error(answer: dict[str, Any], topology: Topology) -> AotError:
             "Give it longer (timeout=, --timeout), or make layers that are alike one loop (scan=)."
         )
     if answer["status"] == "crashes":
+        code = answer.get("code", 0)
+        by = f" ({signal.Signals(-code).name})" if code < 0 else ""
         return CompilerCrashError(
-            f"the TPU compiler's process died while it compiled for {topology.name}: {detail}. "
-            "The program itself is not at fault for sure: try another topology, or a newer libtpu, "
-            "and report it with the module (--dump FILE)."
+            f"the TPU compiler died{by} while it compiled for {topology.name}: {detail}. That is a "
+            "fault of the compiler, often for one shape only: try another topology or another "
+            "libtpu, and report it with the module (torch_tpu.aot.trace(...).text)."
         )
     if "RESOURCE_EXHAUSTED" in detail or "Ran out of memory" in detail:
         return DoesNotFitError(f"the program does not fit into the HBM of {topology.name}", detail)

@@ -90,10 +90,7 @@ class Child:
     def _last_words(self, code: int) -> str:
         self._log.seek(0)
         said = self._log.read().decode(errors="replace")
-        ended = f"the process ended with code {code}"
-        if code < 0:
-            ended = f"the process was ended by {signal.Signals(-code).name}"
-        return ended + (f": {last_words(said)}" if said.strip() else "")
+        return f"the process ended with code {code}" + (f": {last_words(said)}" if said.strip() else "")
 
     def stop(self) -> None:
         """Ends the process and waits until it is gone."""

@@ -6,7 +6,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+import torch
+
+from torch_tpu import _C
 from torch_tpu.aot.topologies import AotError
 
 # The kind of an argument ("parameter", "buffer", "state", "input"), its name and its shape; gives
@@ -58,6 +62,24 @@ class Shard:
             return "{replicated}"
         sides = [self.devices if d == dim else 1 for d in range(rank)]
         return f"{{devices=[{','.join(map(str, sides))}]<=[{self.devices}]}}"
+
+
+class _Constrain(torch.autograd.Function):
+    """Its gradient is spread as it is."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, sharding: str) -> torch.Tensor:
+        ctx.sharding = sharding
+        return _C._record_sharding(x, sharding)
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> Any:  # type: ignore[override]
+        return _C._record_sharding(grad, ctx.sharding), None
+
+
+def constrain(x: torch.Tensor, sharding: str) -> torch.Tensor:
+    """The same values, spread over the devices like this; inside a trace only."""
+    return _Constrain.apply(x, sharding)
 
 
 def annotate(text: str, shardings: Sequence[str], devices: int) -> str:

@@ -16,7 +16,7 @@ from torch.utils import _pytree as pytree
 
 from torch_tpu import _C
 from torch_tpu.aot.scan import ScannedLayers, find_stacks
-from torch_tpu.aot.shard import Shard, annotate
+from torch_tpu.aot.shard import Shard, annotate, constrain
 from torch_tpu.aot.topologies import AotError
 
 
@@ -48,6 +48,7 @@ class Traced:
     ops: int = 0
     risks: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    made: dict[str, Any] = field(default_factory=dict, repr=False)  # results, constants, checks
 
 
 class TrainStep:
@@ -115,6 +116,18 @@ def trace(
         if scan is not None:
             stack.enter_context(work.scanned(scan))
         return work.run(function, tuple(args), dict(kwargs or {}), name)
+
+
+@contextlib.contextmanager
+def without_memory(function: Callable[..., Any]) -> Iterator[list[nn.Module]]:
+    """Meanwhile parameters and buffers of what the function uses are on the device "meta"."""
+    modules, optimizers = _owned(function, None)
+    work = _Tracing(modules, optimizers, None)
+    try:
+        work.to_meta()
+        yield modules
+    finally:
+        work.put_back()
 
 
 def _owned(
@@ -202,7 +215,7 @@ class _Tracing:
         if self._shard is not None and self._scans:
             self._constrain(args, kwargs)
         try:
-            self._to_meta()
+            self.to_meta()
             self._start_optimizers()
             with (
                 torch.autograd.set_multithreading_enabled(False),
@@ -217,16 +230,21 @@ class _Tracing:
                     result = _call(function, call_args, call_kwargs)
                 made = recording.module(name, self._results(result, given))
         finally:
-            for undo in reversed(self._undo):
-                undo()
+            self.put_back()
         return self._finish(name, made, flat)
+
+    def put_back(self) -> None:
+        """All that was replaced."""
+        for undo in reversed(self._undo):
+            undo()
+        self._undo.clear()
 
     # --- what the model holds -------------------------------------------------------------------
 
     def _parameters(self) -> list[nn.Parameter]:
         return list(dict.fromkeys(p for m in self._modules for p in m.parameters()))
 
-    def _to_meta(self) -> None:
+    def to_meta(self) -> None:
         """Parameters first lose their memory, so that states of an optimizer have none either."""
         params = self._parameters()
         known = {id(p) for p in params}
@@ -237,6 +255,11 @@ class _Tracing:
                     "`state=[model, ..., optimizer]`."
                 )
         self._replace({p: torch.empty_like(p, device="meta") for p in params})
+        for owner in dict.fromkeys(c for m in self._modules for c in m.modules()):
+            for holder in (owner._buffers, vars(owner)):
+                for key, value in list(holder.items()):
+                    if isinstance(value, torch.Tensor) and not isinstance(value, nn.Parameter):
+                        self._put(holder, key, torch.empty_like(value, device="meta"))
 
     def _replace(self, values: dict[nn.Parameter, torch.Tensor]) -> None:
         """Puts other parameters in their places, until the trace is done."""
@@ -278,6 +301,9 @@ class _Tracing:
                 ) from error
             for p in params:
                 p.grad = None
+                step = optimizer.state[p].get("step")
+                if isinstance(step, torch.Tensor) and step.device.type == "cpu":
+                    step.zero_()  # a count that is kept on the host: the traced step is the first
 
     def _stand_in_for_state(self) -> None:
         names: dict[int, str] = {}
@@ -334,13 +360,13 @@ class _Tracing:
         ):
             return
 
-        def constrain(x: torch.Tensor) -> torch.Tensor:
+        def by_batch(x: torch.Tensor) -> torch.Tensor:
             if x.shape[0] % shard.devices:
                 return x
-            return _C._record_sharding(x, shard.sharding(x.dim(), 0))
+            return constrain(x, shard.sharding(x.dim(), 0))
 
         for scanned in self._scans:
-            scanned.constrain = constrain
+            scanned.constrain = by_batch
 
     # --- the call -------------------------------------------------------------------------------
 
@@ -395,7 +421,8 @@ class _Tracing:
                 [self._shard.sharding(len(a.shape), a.divided) for a in self._arguments],
                 devices,
             )
-        traced = Traced(name, text, self._arguments, devices, text.count(" = "))
+        made = {key: value for key, value in made.items() if key != "text"}
+        traced = Traced(name, text, self._arguments, devices, text.count(" = "), made=made)
         traced.risks = self._risks(flat)
         traced.notes = [
             f"{len(layers)} layers in '{path}' are alike. With scan='{path}' they are one loop: "

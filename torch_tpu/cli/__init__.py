@@ -11,10 +11,10 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from torch_tpu.cli import cache, explain, export, precompile
+from torch_tpu.cli import aot, cache, explain, export, lint, precompile
 from torch_tpu.cli._common import CommandError
 
-COMMANDS = (cache, precompile, explain, export)
+COMMANDS = (cache, precompile, explain, export, aot, lint)
 
 _DESCRIPTION = """\
 Tools for PyTorch on TPUs.
@@ -24,6 +24,8 @@ Tools for PyTorch on TPUs.
   TORCH_TPU_PACK=my.pack python train.py    and a run that compiles nothing
   torch-tpu explain train.py                what a script compiles and runs, and why
   torch-tpu export model.py:build -o folder a model as StableHLO with its weights
+  torch-tpu aot model.py:build              compile for a TPU that is not there, and report
+  torch-tpu lint model.py:build             what in a model is slow on a TPU
 """
 
 
@@ -50,7 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return int(args.run(args))
     except CommandError as error:
         print(f"torch-tpu: {error}", file=sys.stderr)
-        return 1
+        return error.code
     except BrokenPipeError:  # `torch-tpu ... | head`
         sys.stderr.close()
         return 1

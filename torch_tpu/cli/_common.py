@@ -13,6 +13,8 @@ from typing import Any
 class CommandError(Exception):
     """Something the user can put right; shown without a traceback."""
 
+    code = 1  # that the process exits with
+
 
 def add_json(parser: argparse.ArgumentParser) -> None:
     """Adds `--json`."""
