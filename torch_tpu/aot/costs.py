@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from torch_tpu.aot.hlo import Computation, Instruction, Module, _ints, _message
+from torch_tpu.aot.hlo import Computation, Instruction, Module, Shape, _ints, _message
 from torch_tpu.aot.topologies import Generation
 
 _CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
@@ -265,50 +265,81 @@ def _bytes(module: Module, computation: Computation, instruction: Instruction) -
         return 2 * computation.by_id[instruction.operands[1]].shape.in_hbm
     if instruction.opcode == "copy-start":
         return sum(part.in_hbm for part in instruction.shape.parts[:2])
-    fused = module.computations[instruction.called[0]] if instruction.opcode == "fusion" else None
-    total = _written(fused, instruction)
+    fused = _fused(module, instruction)
+    total = instruction.shape.in_hbm
+    if fused is not None and total:
+        total = _written(module, fused, fused.by_id[fused.root], instruction.shape)
     for number, operand in enumerate(instruction.operands):
         source = computation.by_id.get(operand)
         if source is None or source.opcode == "constant":
             continue
         whole = source.shape.in_hbm
-        total += min(whole, _read(fused, number, whole)) if fused is not None else whole
+        if fused is not None and whole:
+            whole = min(whole, _read(module, fused, number, whole))
+        total += whole
     return total
 
 
-def _users(fused: Computation, source: int) -> list[Instruction]:
-    return [i for i in fused.instructions if source in i.operands]
+def _fused(module: Module, instruction: Instruction) -> Computation | None:
+    return module.computations[instruction.called[0]] if instruction.opcode == "fusion" else None
 
 
-def _read(fused: Computation, number: int, whole: int) -> int:
+def _read(module: Module, fused: Computation, number: int, whole: int) -> int:
     """Of a parameter of a fusion: slices of it, where it takes no more."""
-    parameter = next(
-        (i for i in fused.instructions if i.opcode == "parameter" and i.parameter == number), None
+    total, escapes = _used(module, fused, _parameter(fused, number), whole)
+    return whole if escapes else min(total, whole)
+
+
+def _parameter(fused: Computation, number: int) -> int:
+    return next(
+        (i.id for i in fused.instructions if i.opcode == "parameter" and i.parameter == number), -1
     )
-    if parameter is None:
-        return whole
-    users = _users(fused, parameter.id)
-    while len(users) == 1 and users[0].opcode == "bitcast":
-        users = _users(fused, users[0].id)
-    if users and all(u.opcode in ("dynamic-slice", "slice", "gather") for u in users):
-        return sum(u.shape.padded_bytes for u in users)
-    if users and all(
-        u.opcode == "dynamic-update-slice" and u.operands[0] == parameter.id for u in users
-    ):
-        return 0  # its memory is written in place
-    return whole
 
 
-def _written(fused: Computation | None, instruction: Instruction) -> int:
-    total = instruction.shape.in_hbm
-    if fused is None:
-        return total
-    root = fused.by_id[fused.root]
-    while root.opcode == "bitcast":
+def _used(module: Module, fused: Computation, source: int, whole: int) -> tuple[int, bool]:
+    """Bytes of an array that are used inside, and whether all of it goes out again."""
+    total, escapes = 0, source == fused.root
+    for user in fused.instructions:
+        if source not in user.operands:
+            continue
+        if user.opcode in ("dynamic-slice", "slice", "gather") and user.operands[0] == source:
+            total += user.shape.padded_bytes
+        elif user.opcode == "dynamic-update-slice" and user.operands[0] == source:
+            continue  # its memory is written in place
+        elif user.opcode in COLLECTIVES or (user.opcode == "tuple" and user.id == fused.root):
+            continue  # an exchange that goes on beside it; the links count that
+        elif user.opcode in ("bitcast", "reshape"):
+            more, out = _used(module, fused, user.id, whole)
+            total, escapes = total + more, escapes or out
+        elif (inner := _fused(module, user)) is not None:
+            for number, operand in enumerate(user.operands):
+                if operand != source:
+                    continue
+                more, out = _used(module, inner, _parameter(inner, number), whole)
+                total += more
+                if out:
+                    more, out = _used(module, fused, user.id, whole)
+                    total, escapes = total + more, escapes or out
+        else:
+            return whole, False
+    return total, escapes
+
+
+def _written(module: Module, fused: Computation, root: Instruction, shape: Shape) -> int:
+    """What a fusion leaves in HBM: where it writes into an array, only what it writes."""
+    if shape.parts and root.opcode == "tuple":
+        pairs = zip(root.operands, shape.parts, strict=False)
+        return sum(_written(module, fused, fused.by_id[o], part) for o, part in pairs)
+    if not shape.in_hbm or root.opcode == "parameter" or root.opcode in COLLECTIVES:
+        return 0
+    while root.opcode in ("bitcast", "reshape"):
         root = fused.by_id[root.operands[0]]
-    if root.opcode == "dynamic-update-slice" and total:
+    if root.opcode == "dynamic-update-slice":
         return fused.by_id[root.operands[1]].shape.padded_bytes
-    return total
+    inner = _fused(module, root)
+    if inner is not None:
+        return _written(module, inner, inner.by_id[inner.root], shape)
+    return shape.in_hbm
 
 
 # --- loops --------------------------------------------------------------------------------------

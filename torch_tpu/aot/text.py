@@ -100,7 +100,8 @@ def _time(report: Report, rows: int) -> list[str]:
         f"Time: about {duration(report.seconds)} a step, bound by {report.bound}",
         f"  {count(report.flops, 'FLOP')}, {count(report.bytes, 'B')} of HBM a device; at best "
         f"{duration(report.roofline_seconds)} (roofline: {count(g.flops, 'FLOP/s')}, "
-        f"{count(g.bandwidth, 'B/s')}), {duration(report.compiler_seconds)} by the compiler's cycles",
+        f"{count(g.bandwidth, 'B/s')}), {duration(report.compiler_seconds)} by the compiler's cycles, "
+        f"{duration(report.link_seconds)} over links",
         f"  matrix units: {report.mxu:.0%} of their slots in the parts that multiply; "
         f"{_utilization(report, g.flops):.0%} of the peak over the step",
         "  what takes longest:",
