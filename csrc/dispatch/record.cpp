@@ -140,6 +140,7 @@ Value Recorder::next_rng_state(uint64_t draws) {
 std::string Recorder::label_of(const std::string& op) const {
   std::string line = python_location();  // "file.py:12 in train: loss = f(x)"
   line.resize(std::min(line.size(), line.find(" in ")));
+  if (line.find("/torch/") != std::string::npos) line.clear();  // autograd's: no user's line
   line.erase(0, line.rfind('/') + 1);
   // No "@": XLA takes what follows one for something of its own.
   return (scope_->empty() ? "" : *scope_ + "/") + op + (line.empty() ? "" : " at " + line);

@@ -1,4 +1,4 @@
-"""Reports from stored answers of the compiler: the reader of modules, costs, padding, text and pages.
+"""Reports from stored answers of the compiler: the reader of modules, costs, padding, text, pages.
 Nothing here needs libtpu."""
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from torch import nn
 
 from torch_tpu import aot
 from torch_tpu.aot import compiler, hlo
-from torch_tpu.aot.costs import analyse, trip_count
+from torch_tpu.aot.costs import analyse
 from torch_tpu.aot.html import page
+from torch_tpu.aot.loops import trip_count
 from torch_tpu.aot.mxu import parse_profile
 from torch_tpu.aot.padding import fix_of
 from torch_tpu.aot.report import make_report, too_large
@@ -81,7 +82,9 @@ def test_padding_of_shapes():
     heads = hlo.Shape("bf16", 16, (8, 12, 1024, 64), (), (3, 2, 1, 0), ((8, 128), (2, 1)))
     assert heads.padded_dims == (8, 12, 1024, 128)
     assert heads.padded_bytes == 2 * heads.bytes
-    assert "head dim of 64 fills half" in fix_of([8, 12, 1024, 64], [8, 12, 1024, 128], (3, 2, 1, 0))
+    assert "fills half of each tile; a head dim" in fix_of(
+        [8, 12, 1024, 64], [8, 12, 1024, 128], (3, 2, 1, 0)
+    )
     assert "vocabulary" in fix_of([768, 50257], [768, 50304], (1, 0))
     assert "below 8" in fix_of([2, 128], [8, 128], (1, 0))
     vmem = hlo.Shape("f32", 32, (8, 128), (), (1, 0), ((8, 128),), space=1)
@@ -198,8 +201,8 @@ def test_a_model_that_does_not_fit(matmul):
     model = nn.Linear(65536, 65536, device="meta")
     traced = aot.trace(model, (torch.empty(8, 65536, device="meta"),))
     text = (
-        "[PJRT_Compile] RESOURCE_EXHAUSTED: E1000: CompileTimeHbmOom: Ran out of memory on HBM, the "
-        "total memory required for HLO temporaries (16.75G) exceeds available HBM (15.75G)."
+        "[PJRT_Compile] RESOURCE_EXHAUSTED: E1000: CompileTimeHbmOom: Ran out of memory on HBM, "
+        "the total memory required for HLO temporaries (16.75G) exceeds available HBM (15.75G)."
     )
     report = too_large(traced, aot.parse_topology("v5e:2x2"), text, "", (0.1, 2.0))
     assert not report.fits
@@ -212,7 +215,9 @@ def test_a_model_that_does_not_fit(matmul):
     check_page(page([matmul, report]))
 
 
-@pytest.mark.parametrize("name", ["v5e", "v5e:0x0", "v5e:3x5", "v6e-4", "trillium:2x2", "tpu7x:2x2", ""])
+@pytest.mark.parametrize(
+    "name", ["v5e", "v5e:0x0", "v5e:3x5", "v6e-4", "trillium:2x2", "tpu7x:2x2", ""]
+)
 def test_unknown_topologies_list_the_known_ones(name):
     with pytest.raises(aot.AotError, match=r"no topology.*Known ones: .*2x2") as error:
         aot.parse_topology(name)

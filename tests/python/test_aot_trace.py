@@ -172,11 +172,11 @@ def test_bad_input():
         aot.trace(model, torch.zeros(1, 4))
     with pytest.raises(aot.AotError, match="expected a module or a function"):
         aot.trace(3, ())
-    with pytest.raises(aot.AotError, match="cannot be traced.*mat1 and mat2"):
+    with pytest.raises(aot.AotError, match=r"cannot be traced.*mat1 and mat2"):
         aot.trace(model, (torch.zeros(1, 5),))
     with pytest.raises(aot.AotError, match=r"reads values of tensors on the host.*torch_tpu.lint"):
         aot.trace(lambda x: x * x.sum().item(), (torch.zeros(3),))
-    with pytest.raises(aot.AotError, match="no ModuleList 'layers'.*blocks"):
+    with pytest.raises(aot.AotError, match=r"no ModuleList 'layers'.*blocks"):
         aot.trace(Stack(), (torch.zeros(4, 8),), scan="layers")
     other = torch.optim.SGD(nn.Linear(2, 2).parameters())
     with pytest.raises(aot.AotError, match="no module given has"):
@@ -197,7 +197,9 @@ def test_a_function_finds_its_model():
 def test_risks_of_more_programs():
     model = nn.Linear(4, 4)
     opt = torch.optim.AdamW(model.parameters())
-    traced = aot.trace(aot.TrainStep(model, opt, lambda m, x, k: loss(m, x) * k), (torch.zeros(3, 4), 2.0))
+    traced = aot.trace(
+        aot.TrainStep(model, opt, lambda m, x, k: loss(m, x) * k), (torch.zeros(3, 4), 2.0)
+    )
     text = " ".join(traced.risks)
     assert "Python numbers" in text
     assert "capturable=True" in text

@@ -218,9 +218,7 @@ def test_representative_programs_compile_for_v5e(tmp_path):
 
 def compiled_for_v5e(recording, programs):
     def child() -> Child:
-        return python_child(
-            "torch_tpu.aot.child", 120.0, "v5e:2x2", "tpu", *SITES
-        )
+        return python_child("torch_tpu.aot.child", 120.0, "v5e:2x2", "tpu", *SITES)
 
     results = recording.folder / "results.jsonl"
     answers = compile_all(recording.store, programs, results, "v5e:2x2", child).values()

@@ -24,8 +24,8 @@ def lint(
     """Says what in a model, a function or a `torch_tpu.aot.TrainStep` is slow on a TPU.
 
     `sample` is the arguments of a call, as a tuple; a list of them shows which sizes change. The
-    model runs once per sample on tensors without memory, and is not changed. Each hint has the line,
-    what it costs on a device of the `generation`, and the fix.
+    model runs once per sample on tensors without memory, and is not changed. Each hint has the
+    line, what it costs on a device of the `generation`, and the fix.
 
     >>> import torch, torch_tpu
     >>> model = torch.nn.Linear(100, 1000)

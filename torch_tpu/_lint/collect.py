@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import linecache
 import sys
 from collections.abc import Callable, Iterator
@@ -11,12 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.fx.experimental._config
 from torch import nn
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
+# Typed as a module, but it is made over when it is imported.
+_config: Any = importlib.import_module("torch.fx.experimental._config")
 _TORCH = str(Path(torch.__file__).parent)
 _OURS = str(Path(__file__).parents[1])
 
@@ -196,7 +198,7 @@ def collect(
         )
         with (
             # As if every element was hit: the run goes on.
-            torch.fx.experimental._config.patch(meta_nonzero_assume_all_nonzero=True),
+            _config.patch(meta_nonzero_assume_all_nonzero=True),
             _scopes(names) as scope,
             _Functions(run, scope),
             _Ops(run, scope),

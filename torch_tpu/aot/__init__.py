@@ -28,8 +28,9 @@ from torch_tpu.aot.compiler import (
 )
 from torch_tpu.aot.report import Report, make_report, too_large
 from torch_tpu.aot.shard import Shard
+from torch_tpu.aot.step import TrainStep
 from torch_tpu.aot.topologies import AotError, known_topologies, parse_topology
-from torch_tpu.aot.trace import Argument, Traced, TrainStep, trace
+from torch_tpu.aot.trace import Argument, Traced, trace
 
 __all__ = [
     "AotError",

@@ -1,5 +1,5 @@
-"""The TPU compiler in a child process: text in, figures and dumps out. libtpu may end its process on
-input it does not expect; here that is an error like any other."""
+"""The TPU compiler in a child process: text in, figures and dumps out. libtpu may end its process
+on input it does not expect; here that is an error like any other."""
 
 from __future__ import annotations
 

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import math
-import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -57,7 +56,7 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
         shift += 7
 
 
-def _ints(fields: Fields, number: int) -> list[int]:
+def ints_of(fields: Fields, number: int) -> list[int]:
     """A repeated int64, packed or not."""
     out: list[int] = []
     for value in fields.get(number, ()):
@@ -76,7 +75,7 @@ def _signed(value: int) -> int:
 
 
 def _int(fields: Fields, number: int, default: int = 0) -> int:
-    values = _ints(fields, number)
+    values = ints_of(fields, number)
     return values[-1] if values else default
 
 
@@ -91,7 +90,8 @@ def _messages(fields: Fields, number: int) -> Iterator[Fields]:
             yield fields_of(value)
 
 
-def _message(fields: Fields, number: int) -> Fields:
+def message_of(fields: Fields, number: int) -> Fields:
+    """A sub-message; empty where there is none."""
     value = fields.get(number, [b""])[-1]
     return fields_of(value) if isinstance(value, bytes) else {}
 
@@ -152,14 +152,14 @@ class Shape:
 
 def _shape(fields: Fields) -> Shape:
     dtype, bits = _TYPES.get(_int(fields, 2), ("?", 0))
-    layout = _message(fields, 5)
+    layout = message_of(fields, 5)
     return Shape(
         dtype,
         bits,
-        tuple(_ints(fields, 3)),
+        tuple(ints_of(fields, 3)),
         tuple(_shape(part) for part in _messages(fields, 4)),
-        tuple(_ints(layout, 1)),
-        tuple(tuple(_ints(tile, 1)) for tile in _messages(layout, 6)),
+        tuple(ints_of(layout, 1)),
+        tuple(tuple(ints_of(tile, 1)) for tile in _messages(layout, 6)),
         _int(layout, 8),
     )
 
@@ -189,8 +189,8 @@ class Instruction:
 
     def contracting(self) -> tuple[list[int], list[int]]:
         """Of a dot: the dimensions of both sides that are summed over."""
-        numbers = _message(self.fields, 30)
-        return _ints(numbers, 1), _ints(numbers, 2)
+        numbers = message_of(self.fields, 30)
+        return ints_of(numbers, 1), ints_of(numbers, 2)
 
     def window(self) -> list[dict[str, int]]:
         """Of a convolution, by spatial dimension."""
@@ -199,22 +199,22 @@ class Instruction:
         }  # fmt: skip
         return [
             {name: _int(dim, number) for number, name in names.items()}
-            for dim in _messages(_message(self.fields, 15), 1)
+            for dim in _messages(message_of(self.fields, 15), 1)
         ]
 
     def convolution(self) -> dict[str, list[int]]:
         """Dimension numbers of a convolution."""
-        numbers = _message(self.fields, 16)
+        numbers = message_of(self.fields, 16)
         return {
             "kernel_input": [_int(numbers, 3)],
             "kernel_output": [_int(numbers, 4)],
-            "kernel_spatial": _ints(numbers, 6),
+            "kernel_spatial": ints_of(numbers, 6),
             "input_batch": [_int(numbers, 7)],
             "input_feature": [_int(numbers, 8)],
             "output_batch": [_int(numbers, 9)],
             "output_feature": [_int(numbers, 10)],
-            "input_spatial": _ints(numbers, 11),
-            "output_spatial": _ints(numbers, 12),
+            "input_spatial": ints_of(numbers, 11),
+            "output_spatial": ints_of(numbers, 12),
         }
 
     @property
@@ -223,14 +223,14 @@ class Instruction:
 
     def replica_groups(self) -> list[list[int]]:
         """Of a collective, where they are spelt out."""
-        return [_ints(group, 1) for group in _messages(self.fields, 49)]
+        return [ints_of(group, 1) for group in _messages(self.fields, 49)]
 
     def group_size(self) -> int:
         """Devices that take part in a collective; 0 where it does not say."""
         groups = self.replica_groups()
         if groups:
             return max(len(group) for group in groups)
-        compact = _message(_message(self.fields, 87), 3) or _message(self.fields, 87)
+        compact = message_of(message_of(self.fields, 87), 3) or message_of(self.fields, 87)
         return _int(compact, 2)
 
 
@@ -259,8 +259,8 @@ class Module:
 def parse_module(data: bytes) -> Module:
     """Of an HloModuleProto, or of one with its configuration around it."""
     fields = fields_of(data)
-    if 3 not in fields or not fields.get(1) or b"\n" == fields[1][0]:
-        fields = _message(fields, 1)
+    if 3 not in fields or not fields.get(1) or fields[1][0] == b"\n":
+        fields = message_of(fields, 1)
     inner = fields.get(1, [b""])[0]
     if isinstance(inner, bytes) and 3 not in fields:
         fields = fields_of(inner)
@@ -286,10 +286,10 @@ def _instruction(fields: Fields) -> Instruction:
         _int(fields, 35),
         _text(fields, 1),
         _text(fields, 2),
-        _shape(_message(fields, 3)),
-        _ints(fields, 36),
-        _ints(fields, 38),
-        _text(_message(fields, 7), 2),
+        _shape(message_of(fields, 3)),
+        ints_of(fields, 36),
+        ints_of(fields, 38),
+        _text(message_of(fields, 7), 2),
         config.decode(errors="replace") if isinstance(config, bytes) else "",
         fields,
     )
@@ -297,18 +297,9 @@ def _instruction(fields: Fields) -> Instruction:
 
 def _in_order(fields: Fields, computations: dict[int, Computation]) -> None:
     """Puts instructions into the order of the schedule."""
-    for entry in _messages(_message(fields, 7), 1):
+    for entry in _messages(message_of(fields, 7), 1):
         computation = computations.get(_int(entry, 1))
-        order = _ints(_message(entry, 2), 1)
+        order = ints_of(message_of(entry, 2), 1)
         if computation is None or len(order) != len(computation.instructions):
             continue
         computation.instructions = [computation.by_id[i] for i in order]
-
-
-def double(fields: Fields, number: int) -> float:
-    """A double; 0.0 where there is none."""
-    value = fields.get(number, [0])[-1]
-    if not isinstance(value, int):
-        return 0.0
-    result: float = struct.unpack("<d", value.to_bytes(8, "little"))[0]
-    return result

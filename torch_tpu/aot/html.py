@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from html import escape
 from importlib.resources import files
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from torch_tpu.aot.report import Report
 
 _ROWS = 20
+_NONE = "-"
 
 
 def page(reports: Sequence[Report]) -> str:
@@ -38,9 +40,9 @@ def _comparison(reports: Sequence[Report]) -> str:
         ("devices", [str(r.devices) for r in reports]),
         ("HBM needed", [size(r.needed) for r in reports]),
         ("HBM there is", [size(r.hbm["limit"]) for r in reports]),
-        ("time a step", [duration(r.seconds) if r.parts else "–" for r in reports]),
-        ("bound by", [r.bound or "–" for r in reports]),
-        ("MXU use", [f"{r.mxu:.0%}" if r.parts else "–" for r in reports]),
+        ("time a step", [duration(r.seconds) if r.parts else _NONE for r in reports]),
+        ("bound by", [r.bound or _NONE for r in reports]),
+        ("MXU use", [f"{r.mxu:.0%}" if r.parts else _NONE for r in reports]),
         ("padding of arguments", [size(r.wasted) for r in reports]),
         ("copies added", [size(sum(m.bytes for m in r.moves)) for r in reports]),
         ("sent by a device", [size(sum(c.link_bytes for c in r.collectives)) for r in reports]),
@@ -130,10 +132,10 @@ def _parts(report: Report) -> str:
         [
             duration(max(p.seconds(g), p.cycles / g.clock)),
             p.bound(g),
-            "–" if p.mxu is None else f"{p.mxu:.2f}",
+            _NONE if p.mxu is None else f"{p.mxu:.2f}",
             count(p.flops),
             size(p.bytes),
-            f"{p.name}{f' ×{p.times}' if p.times > 1 else ''}",
+            f"{p.name}{f' x{p.times}' if p.times > 1 else ''}",
             p.op_name,
         ]
         for p in report.parts[:_ROWS]
@@ -150,7 +152,7 @@ def _padding(report: Report) -> str:
         return ""
     rows = [
         [size(w.waste), size(w.padded_bytes * w.count), w.kind, w.name,
-         w.shape + (f" ×{w.count}" if w.count > 1 else ""), w.fix]
+         w.shape + (f" x{w.count}" if w.count > 1 else ""), w.fix]
         for w in report.padding[:_ROWS]
     ]  # fmt: skip
     return "<h3>Padding</h3>" + _table(["waste", "of", "kind", "what", "shape", "fix"], rows)
@@ -161,7 +163,7 @@ def _moves(report: Report) -> str:
         return ""
     total = sum(m.bytes for m in report.moves)
     rows = [
-        [size(m.bytes), m.opcode, m.shape + (f" ×{m.times}" if m.times > 1 else ""), m.op_name]
+        [size(m.bytes), m.opcode, m.shape + (f" x{m.times}" if m.times > 1 else ""), m.op_name]
         for m in report.moves[:10]
     ]
     return (
@@ -179,7 +181,7 @@ def _links(report: Report) -> str:
         kinds[c.kind] = kinds.get(c.kind, 0) + c.link_bytes
     bars = [(k, v, size(v), "c") for k, v in sorted(kinds.items(), key=lambda k: -k[1])]
     rows = [
-        [size(c.link_bytes), c.kind, f"{c.shape} ×{c.times}", str(c.group), c.op_name]
+        [size(c.link_bytes), c.kind, f"{c.shape} x{c.times}", str(c.group), c.op_name]
         for c in report.collectives[:_ROWS]
     ]
     return (
@@ -215,7 +217,10 @@ def _stack(pieces: Sequence[tuple[str, int, str]], total: int) -> str:
     x, made, legend = 0.0, "", ""
     for name, value, color in pieces:
         width = 1000 * value / total
-        made += f'<rect class={color} x={x:.2f} y=0 width={width:.2f} height=40><title>{escape(name)}: {size(value)}</title></rect>'
+        made += (
+            f"<rect class={color} x={x:.2f} y=0 width={width:.2f} height=40>"
+            f"<title>{escape(name)}: {size(value)}</title></rect>"
+        )
         legend += f"<span><i class={color}></i>{escape(name)} {size(value)}</span>"
         x += width
     return (
@@ -227,10 +232,8 @@ def _stack(pieces: Sequence[tuple[str, int, str]], total: int) -> str:
 
 def _roofline(report: Report) -> str:
     """FLOPs per byte against FLOP/s that are possible, one dot per part."""
-    import math
-
     g = GENERATIONS[report.topology.partition(":")[0]]
-    dots = [p for p in report.parts if p.flops > 0 and p.bytes > 0][:60]
+    dots = [p for p in report.parts if p.flops > 0][:60]
     if not dots:
         return ""
     low, high = -1.0, 5.0  # powers of ten of FLOPs per byte
@@ -246,9 +249,11 @@ def _roofline(report: Report) -> str:
 
     ridge = g.flops / g.bandwidth
     left = 10**low
-    line = f"{x(left):.1f},{y(left * g.bandwidth):.1f} {x(ridge):.1f},{y(g.flops):.1f} {x(1e5):.1f},{y(g.flops):.1f}"
+    corners = ((left, left * g.bandwidth), (ridge, g.flops), (1e5, g.flops))
+    line = " ".join(f"{x(i):.1f},{y(rate):.1f}" for i, rate in corners)
     marks = "".join(
-        f'<text x={x(10**p):.0f} y=240 text-anchor=middle>{count(10**p)}</text>' for p in range(-1, 6)
+        f"<text x={x(10**p):.0f} y=240 text-anchor=middle>{count(10**p)}</text>"
+        for p in range(-1, 6)
     )
     circles = ""
     for p in dots:
@@ -257,16 +262,20 @@ def _roofline(report: Report) -> str:
         radius = 3 + 9 * math.sqrt(seconds / report.seconds) if report.seconds else 3
         color = "a" if p.bound(g) == "compute" else "b"
         circles += (
-            f'<circle class={color} cx={x(p.flops / p.bytes):.1f} cy={y(rate):.1f} r={radius:.1f}>'
+            f"<circle class={color} cx={x(p.flops / max(p.bytes, 1)):.1f} cy={y(rate):.1f} "
+            f"r={radius:.1f}>"
             f"<title>{escape(p.name)} {escape(p.op_name)}: {count(p.flops, 'FLOP')}, "
             f"{size(p.bytes)}, {duration(seconds)}</title></circle>"
         )
     svg = (
         f'<svg class=roofline viewBox="0 0 600 262"><polyline points="{line}"/>{circles}{marks}'
-        f'<text x=316 y=258 text-anchor=middle>FLOPs per byte of HBM</text>'
-        f'<text x=586 y=12 text-anchor=end>{count(g.flops, "FLOP/s")}</text></svg>'
+        f"<text x=316 y=258 text-anchor=middle>FLOPs per byte of HBM</text>"
+        f"<text x=586 y=12 text-anchor=end>{count(g.flops, 'FLOP/s')}</text></svg>"
     )
-    legend = "<div class=legend><span><i class=a></i>bound by compute</span><span><i class=b></i>bound by memory</span></div>"
+    legend = (
+        "<div class=legend><span><i class=a></i>bound by compute</span>"
+        "<span><i class=b></i>bound by memory</span><span>at the right edge: VMEM only</span></div>"
+    )
     return _figure("Roofline: each dot is a part of the program, its size the time", svg + legend)
 
 

@@ -93,7 +93,7 @@ def fix_of(dims: list[int], padded: list[int], order: tuple[int, ...]) -> str:
     """What to do about it, in words.
 
     >>> fix_of([8, 12, 1024, 64], [8, 12, 1024, 128], (3, 2, 1, 0))
-    'dim 3: 64 -> 128 (a head dim of 64 fills half of each tile; use 128 and half the heads)'
+    'dim 3: 64 -> 128 (fills half of each tile; a head dim: use 128 and fewer heads)'
     """
     texts = []
     for place, d in enumerate(order[:2]):
@@ -101,12 +101,8 @@ def fix_of(dims: list[int], padded: list[int], order: tuple[int, ...]) -> str:
             continue
         text = f"dim {d}: {dims[d]} -> {padded[d]}"
         if place == 0 and len(dims) >= 3 and dims[d] in (32, 64, 80, 96):
-            text += (
-                f" (a head dim of {dims[d]} fills {_share(dims[d] / padded[d])} of each tile; use "
-                "128 and half the heads)"
-                if dims[d] == 64
-                else f" (a head dim of {dims[d]} fills {_share(dims[d] / padded[d])} of each tile)"
-            )
+            share = _share(dims[d] / padded[d])
+            text += f" (fills {share} of each tile; a head dim: use 128 and fewer heads)"
         elif dims[d] >= 8192:
             text += " (pad the vocabulary)"
         elif place == 1 and dims[d] < SUBLANES:

@@ -90,7 +90,9 @@ class Child:
     def _last_words(self, code: int) -> str:
         self._log.seek(0)
         said = self._log.read().decode(errors="replace")
-        return f"the process ended with code {code}" + (f": {last_words(said)}" if said.strip() else "")
+        return f"the process ended with code {code}" + (
+            f": {last_words(said)}" if said.strip() else ""
+        )
 
     def stop(self) -> None:
         """Ends the process and waits until it is gone."""

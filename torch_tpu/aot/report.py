@@ -1,4 +1,4 @@
-"""The report on a program compiled ahead of time: what the compiler said, and what follows from it."""
+"""The report on a program compiled ahead of time: what the compiler said, and what follows."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from typing import Any
 from torch_tpu.aot.compiler import Compiled
 from torch_tpu.aot.costs import Collective, Costs, Part, analyse
 from torch_tpu.aot.hlo import Module, parse_module
-from torch_tpu.aot.mxu import parse_profile
+from torch_tpu.aot.mxu import SlotUse, parse_profile
 from torch_tpu.aot.padding import Waste, find_waste
 from torch_tpu.aot.topologies import GIB, Topology
 from torch_tpu.aot.trace import Argument, Traced
 
 _LIVE = re.compile(r"^    (.+?): (\d+) bytes \(cumulative")
 _NEEDED = re.compile(r"\(([\d.]+)([KMGT]?)\) exceeds available HBM \(([\d.]+)([KMGT]?)\)")
+_WORTH = 64 * 1024  # bytes of a copy below which nobody cares
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
@@ -63,7 +64,7 @@ class Report:
     risks: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     module: str = field(default="", repr=False)  # the StableHLO text
-    executable: bytes | None = field(default=None, repr=False)
+    executable: Any = field(default=None, repr=False)
 
     @property
     def seconds(self) -> float:
@@ -121,9 +122,7 @@ def make_report(traced: Traced, topology: Topology, compiled: Compiled, seconds:
     module = parse_module(compiled.optimized)
     costs = analyse(module, traced.devices)
     use = parse_profile(compiled.profile.splitlines())
-    for part in costs.parts:
-        if part.name in use and part.flops:
-            part.mxu = use[part.name].mxu
+    _add_mxu(costs, use)
     figures = compiled.figures
     hbm = {k: v for k, v in figures.items() if k.endswith("_bytes")}
     hbm["limit"] = g.hbm
@@ -149,7 +148,7 @@ def make_report(traced: Traced, topology: Topology, compiled: Compiled, seconds:
         _mxu(costs, topology),
         sorted(costs.parts, key=lambda p: -max(p.seconds(g), p.cycles / g.clock)),
         find_waste(module, traced.arguments),
-        sorted(costs.moves, key=lambda p: -p.bytes),
+        sorted((m for m in costs.moves if m.bytes >= _WORTH), key=lambda p: -p.bytes),
         sorted(costs.collectives, key=lambda c: -c.link_bytes),
         costs.sparse_core,
         sum(_elements(a) for a in traced.arguments if a.kind == "parameter"),
@@ -164,6 +163,21 @@ def make_report(traced: Traced, topology: Topology, compiled: Compiled, seconds:
             f"{costs.unknown_loops} loops whose number of turns only the data tell are counted once"
         )
     return report
+
+
+def _add_mxu(costs: Costs, use: dict[str, SlotUse]) -> None:
+    """Fusions that are alike share their code, and the dump has it once."""
+    known = {}
+
+    def form(part: Part) -> tuple[Any, ...]:
+        return part.opcode, part.shape, part.flops / part.times, part.cycles // part.times
+
+    for part in costs.parts:
+        if part.name in use and part.flops:
+            part.mxu = known[form(part)] = use[part.name].mxu
+    for part in costs.parts:
+        if part.mxu is None and part.flops:
+            part.mxu = known.get(form(part))
 
 
 def too_large(

@@ -28,7 +28,9 @@ class ScannedLayers(nn.Module):
         shapes = {n: (p.shape, p.dtype) for n, p in first.named_parameters()}
         for i, layer in enumerate(layers):
             if {n: (p.shape, p.dtype) for n, p in layer.named_parameters()} != shapes:
-                raise AotError(f"layer {i} has other parameters than layer 0: they cannot be one loop")
+                raise AotError(
+                    f"layer {i} has other parameters than layer 0: they cannot be one loop"
+                )
         self.length = len(layers)
         self.layer = [first]  # in a list: no part of the tree of modules
         self.names = [n for n, _ in first.named_parameters()]
@@ -93,7 +95,7 @@ class _Scan(torch.autograd.Function):
         return last
 
     @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> Any:  # type: ignore[override]
+    def backward(ctx: Any, grad: torch.Tensor) -> Any:
         module: ScannedLayers = ctx.module
         inputs, *tensors = ctx.saved_tensors
         extra, stacks = tensors[: ctx.extras], tensors[ctx.extras :]
@@ -134,8 +136,7 @@ def find_stacks(module: nn.Module) -> Iterator[tuple[str, nn.ModuleList]]:
     for name, child in module.named_modules():
         if isinstance(child, nn.ModuleList) and len(child) >= 4:
             forms = {
-                tuple((n, p.shape, p.dtype) for n, p in layer.named_parameters())
-                for layer in child
+                tuple((n, p.shape, p.dtype) for n, p in layer.named_parameters()) for layer in child
             }
             if len(forms) == 1 and next(iter(forms)):
                 yield name, child

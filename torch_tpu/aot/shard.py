@@ -38,9 +38,7 @@ class Shard:
         """The dimension of this argument that is divided."""
         if self.rule is not None:
             dim = self.rule(kind, name, shape)
-            if dim is not None and not (
-                0 <= dim < len(shape) and shape[dim] % self.devices == 0
-            ):
+            if dim is not None and not (0 <= dim < len(shape) and shape[dim] % self.devices == 0):
                 raise AotError(
                     f"the rule for shards divides dim {dim} of {name} {list(shape)} among "
                     f"{self.devices} devices. Give a dimension that this number divides, or None."
@@ -73,7 +71,7 @@ class _Constrain(torch.autograd.Function):
         return _C._record_sharding(x, sharding)
 
     @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> Any:  # type: ignore[override]
+    def backward(ctx: Any, grad: torch.Tensor) -> Any:
         return _C._record_sharding(grad, ctx.sharding), None
 
 

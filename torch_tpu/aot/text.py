@@ -100,8 +100,8 @@ def _time(report: Report, rows: int) -> list[str]:
         f"Time: about {duration(report.seconds)} a step, bound by {report.bound}",
         f"  {count(report.flops, 'FLOP')}, {count(report.bytes, 'B')} of HBM a device; at best "
         f"{duration(report.roofline_seconds)} (roofline: {count(g.flops, 'FLOP/s')}, "
-        f"{count(g.bandwidth, 'B/s')}), {duration(report.compiler_seconds)} by the compiler's cycles, "
-        f"{duration(report.link_seconds)} over links",
+        f"{count(g.bandwidth, 'B/s')}), {duration(report.compiler_seconds)} by the compiler's "
+        f"cycles, {duration(report.link_seconds)} over links",
         f"  matrix units: {report.mxu:.0%} of their slots in the parts that multiply; "
         f"{_utilization(report, g.flops):.0%} of the peak over the step",
         "  what takes longest:",
@@ -113,7 +113,8 @@ def _time(report: Report, rows: int) -> list[str]:
         times = f" x{p.times}" if p.times > 1 else ""
         label = p.op_name or p.opcode
         out.append(
-            f"  {duration(seconds):>9}  {p.bound(g):<7} {mxu}  {p.name}{times} {p.shape}  {label[:70]}"
+            f"  {duration(seconds):>9}  {p.bound(g):<7} {mxu}  {p.name}{times} {p.shape}  "
+            f"{label[:70]}"
         )
     out.append(
         f"  SparseCore: {report.sparse_core} instructions"
@@ -131,7 +132,9 @@ def _utilization(report: Report, peak: float) -> float:
 def _padding(report: Report, rows: int) -> list[str]:
     out = [
         f"  {size(w.waste):>10} of {size(w.padded_bytes * w.count)}  {w.kind} {w.name[:56]} "
-        f"{w.shape}" + (f" x{w.count}" if w.count > 1 else "") + (f"\n{'':14}{w.fix}" if w.fix else "")
+        f"{w.shape}"
+        + (f" x{w.count}" if w.count > 1 else "")
+        + (f"\n{'':14}{w.fix}" if w.fix else "")
         for w in report.padding[:rows]
     ]
     return out
@@ -175,7 +178,10 @@ def compare(reports: list[Report]) -> str:
         ("bound by", [r.bound or "-" for r in reports]),
         ("MXU use", [f"{r.mxu:.0%}" if r.parts else "-" for r in reports]),
         ("padding of arguments", [size(r.wasted) if r.parts else "-" for r in reports]),
-        ("copies added", [size(sum(m.bytes for m in r.moves)) if r.parts else "-" for r in reports]),
+        (
+            "copies added",
+            [size(sum(m.bytes for m in r.moves)) if r.parts else "-" for r in reports],
+        ),
         (
             "sent by a device",
             [size(sum(c.link_bytes for c in r.collectives)) if r.parts else "-" for r in reports],

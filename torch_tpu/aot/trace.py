@@ -1,10 +1,9 @@
-"""From Python to a StableHLO module without memory: the user's code runs once on stand-ins that have
-a shape and no contents, so that every op is lowered as it is in eager mode."""
+"""From Python to a StableHLO module without memory: the user's code runs once on stand-ins that
+have a shape and no contents, so that every op is lowered as it is in eager mode."""
 
 from __future__ import annotations
 
 import contextlib
-import inspect
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -17,6 +16,7 @@ from torch.utils import _pytree as pytree
 from torch_tpu import _C
 from torch_tpu.aot.scan import ScannedLayers, find_stacks
 from torch_tpu.aot.shard import Shard, annotate, constrain
+from torch_tpu.aot.step import TrainStep, owned_by
 from torch_tpu.aot.topologies import AotError
 
 
@@ -51,42 +51,6 @@ class Traced:
     made: dict[str, Any] = field(default_factory=dict, repr=False)  # results, constants, checks
 
 
-class TrainStep:
-    """One step of training as a function of the batch: forward, backward and update.
-
-    `loss(model, *args)` computes the loss. Parameters, buffers and the optimizer's states are
-    updated in place, so the program takes their memory for the new values.
-
-    >>> import torch, torch_tpu
-    >>> model = torch.nn.Linear(8, 2, device="meta")
-    >>> optimizer = torch.optim.AdamW(model.parameters())
-    >>> step = torch_tpu.aot.TrainStep(model, optimizer, lambda m, x: m(x).square().mean())
-    """
-
-    def __init__(
-        self,
-        model: nn.Module,
-        optimizer: torch.optim.Optimizer,
-        loss: Callable[..., torch.Tensor],
-        clip_grad_norm: float | None = None,
-    ) -> None:
-        self.model = model
-        self.optimizer = optimizer
-        self.loss = loss
-        self.clip_grad_norm = clip_grad_norm
-
-    def __call__(self, *args: Any, **kwargs: Any) -> torch.Tensor:
-        loss = self.loss(self.model, *args, **kwargs)
-        _C._record_scope("backward")
-        loss.backward()
-        if self.clip_grad_norm is not None:
-            nn.utils.clip_grad_norm_(self.model.parameters(), self.clip_grad_norm)
-        _C._record_scope("optimizer")
-        self.optimizer.step()
-        self.optimizer.zero_grad()
-        return loss.detach()
-
-
 def trace(
     function: Callable[..., Any],
     args: tuple[Any, ...],
@@ -107,7 +71,7 @@ def trace(
             f"expected the arguments as a tuple, got {type(args).__name__}. "
             "For one argument: `(x,)`."
         )
-    modules, optimizers = _owned(function, state)
+    modules, optimizers = owned_by(function, state)
     if name is None:
         named = function.model if isinstance(function, TrainStep) else function
         name = getattr(named, "__name__", type(named).__name__)
@@ -121,37 +85,13 @@ def trace(
 @contextlib.contextmanager
 def without_memory(function: Callable[..., Any]) -> Iterator[list[nn.Module]]:
     """Meanwhile parameters and buffers of what the function uses are on the device "meta"."""
-    modules, optimizers = _owned(function, None)
+    modules, optimizers = owned_by(function, None)
     work = _Tracing(modules, optimizers, None)
     try:
         work.to_meta()
         yield modules
     finally:
         work.put_back()
-
-
-def _owned(
-    function: Callable[..., Any], state: Iterable[Any] | None
-) -> tuple[list[nn.Module], list[torch.optim.Optimizer]]:
-    """Whose tensors become arguments: what is named, or else what the function refers to."""
-    if state is None:
-        if isinstance(function, nn.Module):
-            state = [function]
-        elif isinstance(function, TrainStep):
-            state = [function.model, function.optimizer]
-        elif inspect.isfunction(function) or inspect.ismethod(function):
-            found = inspect.getclosurevars(function)
-            state = [*found.nonlocals.values(), *found.globals.values()]
-            state.append(getattr(function, "__self__", None))
-        else:
-            state = vars(function).values() if hasattr(function, "__dict__") else []
-        state = [s for s in state if isinstance(s, (nn.Module, torch.optim.Optimizer))]
-    items = list(state)
-    modules = [s for s in items if isinstance(s, nn.Module)]
-    optimizers = [s for s in items if isinstance(s, torch.optim.Optimizer)]
-    if len(modules) + len(optimizers) != len(items):
-        raise AotError("`state` takes modules and optimizers only.")
-    return modules, optimizers
 
 
 class _Tracing:
@@ -178,9 +118,7 @@ class _Tracing:
         self._scans.append(scanned)
         self._stacked |= {id(p) for p in scanned.stacks()}
         of_layers = {
-            id(layer.get_parameter(n)): i
-            for layer in layers
-            for i, n in enumerate(scanned.names)
+            id(layer.get_parameter(n)): i for layer in layers for i, n in enumerate(scanned.names)
         }
         groups = [(group, group["params"]) for o in self._optimizers for group in o.param_groups]
         for group, params in groups:
@@ -313,17 +251,17 @@ class _Tracing:
                 if p not in values:
                     values[p] = self._add("parameter", name, p, id(p) in self._stacked)
                     names[id(p)] = name
-            for prefix, owner in module.named_modules():
-                self._stand_in_for_buffers(owner, f"{prefix}." if prefix else "")
+            for prefix, child in module.named_modules():
+                self._stand_in_for_buffers(child, f"{prefix}." if prefix else "")
         for scanned in self._scans:
-            for prefix, owner in scanned.layer[0].named_modules():
-                self._stand_in_for_buffers(owner, f"layer.{prefix}." if prefix else "layer.")
+            for prefix, child in scanned.layer[0].named_modules():
+                self._stand_in_for_buffers(child, f"layer.{prefix}." if prefix else "layer.")
         for optimizer in self._optimizers:
-            for p, state in optimizer.state.items():
+            for owner, state in optimizer.state.items():
                 for key, value in state.items():
                     if isinstance(value, torch.Tensor) and value.device.type == "meta":
-                        name = f"{names[id(p)]}.{key}"
-                        state[key] = self._add("state", name, value, id(p) in self._stacked)
+                        name = f"{names[id(owner)]}.{key}"
+                        state[key] = self._add("state", name, value, id(owner) in self._stacked)
         self._replace(values)
 
     def _stand_in_for_buffers(self, owner: nn.Module, prefix: str) -> None:
@@ -338,9 +276,7 @@ class _Tracing:
         made = self._add("input", f"input{number}", value)
         return made.requires_grad_(value.requires_grad)
 
-    def _add(
-        self, kind: str, name: str, like: torch.Tensor, stacked: bool = False
-    ) -> torch.Tensor:
+    def _add(self, kind: str, name: str, like: torch.Tensor, stacked: bool = False) -> torch.Tensor:
         shape = list(like.shape)
         argument = Argument(kind, name, like.dtype, shape)
         if self._shard is not None:

@@ -60,7 +60,9 @@ def register(subparsers: Any) -> None:
     parser.add_argument(
         "--pack", type=Path, metavar="FILE", help="write the compiled program into a pack"
     )
-    parser.add_argument("--timeout", type=float, default=1800.0, metavar="S", help="of the compiler")
+    parser.add_argument(
+        "--timeout", type=float, default=1800.0, metavar="S", help="of the compiler"
+    )
     add_traceback(parser)
     parser.set_defaults(run=_run)
 
