@@ -230,12 +230,19 @@ class _Topology:
     platform_version: str
     num_devices: int
     device_kinds: list[str]
+    fingerprint: list[tuple[str, str]]
     def compile(
         self,
         program: str,
         num_partitions: int = 1,
         optimized: bool = False,
         serialized: bool = False,
+        portable: bool = False,
     ) -> dict[str, Any]: ...
 
+def _write_pack(
+    path: str,
+    fingerprint: list[tuple[str, str]],
+    programs: list[tuple[str, bytes, float]],
+) -> None: ...
 def __getattr__(name: str) -> Any: ...

@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+import torch_tpu
 from torch_tpu import aot
 from torch_tpu.aot.compiler import compile_text
 from torch_tpu.aot.hlo import parse_module
@@ -184,3 +185,25 @@ def test_a_step_over_several_devices():
 def test_a_refused_program_is_an_error():
     with pytest.raises(aot.AotError, match="refuses the program for v5e:2x2"):
         compile_text("module @x { broken", aot.parse_topology("v5e:2x2"))
+
+
+def test_a_pack_of_what_was_exported(tmp_path, capsys):
+    model = nn.Linear(64, 32).eval()
+    folder, pack = tmp_path / "linear", tmp_path / "linear.pack"
+    torch_tpu.export(model, (torch.zeros(8, 64),), path=folder, target="tpu")
+    command = ["aot", str(folder), "--topology", "v5e:1x1"]
+    assert main([*command, "--pack", str(pack)]) == 0
+    info = torch_tpu._C._pack_info(str(pack))
+    assert info["programs"] == 1
+    fields = info["fingerprint"]
+    assert fields["platform"] == "tpu"
+    assert fields["device"] == "TPU v5 lite"
+    assert set(fields) == set(torch_tpu._C._fingerprint()) - {"host_cpu", "host_threads"}
+    for name in ("torch", "torch_tpu", "torch_library", "format"):
+        assert fields[name] == torch_tpu._C._fingerprint()[name]
+    with pytest.raises(RuntimeError, match="platform: tpu there, cpu here"):
+        torch_tpu.load_pack(pack)
+    assert main([*command, "--shard", "fsdp"]) == 2
+    assert "leave out --shard" in capsys.readouterr().err
+    with pytest.raises(aot.AotError, match="serialize=True"):
+        aot.write_pack(aot.compile_traced(aot.from_export(folder)[0], "v5e:1x1"), pack)

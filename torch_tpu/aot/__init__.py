@@ -26,6 +26,8 @@ from torch_tpu.aot.compiler import (
     compile_text,
     require_libtpu,
 )
+from torch_tpu.aot.exported import from_export
+from torch_tpu.aot.pack import write_pack
 from torch_tpu.aot.report import Report, make_report, too_large
 from torch_tpu.aot.shard import Shard
 from torch_tpu.aot.step import TrainStep
@@ -42,9 +44,12 @@ __all__ = [
     "Traced",
     "TrainStep",
     "compile",
+    "compile_traced",
+    "from_export",
     "known_topologies",
     "parse_topology",
     "trace",
+    "write_pack",
 ]
 
 

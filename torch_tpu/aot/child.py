@@ -31,8 +31,13 @@ def main() -> None:
             if topology is None:
                 topology = torch_tpu._C._Topology(name, plugin)
             files = {kind: task[kind] for kind in ("optimized", "serialized") if task.get(kind)}
+            partitions = task.get("partitions", 1)
             figures = topology.compile(
-                text, task.get("partitions", 1), **dict.fromkeys(files, True)
+                text,
+                partitions,
+                # As a process with the device would: for any device of its client.
+                portable="serialized" in files and partitions == 1,
+                **dict.fromkeys(files, True),
             )
         except RuntimeError as error:
             return {"status": "refused", "detail": str(error)[:20_000], "seconds": _since(start)}
@@ -46,6 +51,7 @@ def main() -> None:
             "seconds": seconds,
             "compiler": topology.platform_version,
             "kinds": sorted(set(topology.device_kinds)),
+            **({"fingerprint": topology.fingerprint} if "serialized" in files else {}),
         }
 
     serve(compile_one)

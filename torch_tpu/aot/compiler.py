@@ -52,6 +52,7 @@ class Compiled:
     profile: str = ""  # the use of slots, as text
     live: str = ""  # what is alive when most is
     serialized: bytes | None = field(default=None, repr=False)
+    fingerprint: list[tuple[str, str]] = field(default_factory=list, repr=False)
 
 
 def require_libtpu(folders: list[str] | None = None) -> None:
@@ -146,6 +147,7 @@ def _collect(answer: dict[str, Any], folder: Path, dump: Path) -> Compiled:
         _largest(dump, "*TLP*static-bundle-profile.txt"),
         _largest(dump, "*optimizations-live-range.txt"),
         executable.read_bytes() if executable.exists() else None,
+        [(name, value) for name, value in answer.get("fingerprint", [])],
     )
 
 

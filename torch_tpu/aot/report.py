@@ -64,7 +64,8 @@ class Report:
     risks: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     module: str = field(default="", repr=False)  # the StableHLO text
-    executable: Any = field(default=None, repr=False)
+    executable: Any = field(default=None, repr=False)  # bytes, when it was asked for
+    fingerprint: list[tuple[str, str]] = field(default_factory=list, repr=False)
 
     @property
     def seconds(self) -> float:
@@ -87,7 +88,7 @@ class Report:
 
     def to_dict(self) -> dict[str, Any]:
         """Everything but the program itself."""
-        skip = ("module", "executable")
+        skip = ("module", "executable", "fingerprint")
         out = asdict(self)
         for key in skip:
             del out[key]
@@ -156,6 +157,7 @@ def make_report(traced: Traced, topology: Topology, compiled: Compiled, seconds:
         list(traced.notes),
         traced.text,
         compiled.serialized,
+        compiled.fingerprint,
     )
     report.fits = report.needed <= hbm["limit"]
     if costs.unknown_loops:

@@ -28,6 +28,9 @@ whether it fits, how long a step takes, and what is wasted where; see docs/aot.m
       return model, (torch.empty(8, 128, device="meta"),)     # or a dict of keywords as a third
 
 For training it returns a torch_tpu.aot.TrainStep(model, optimizer, loss) in the model's place.
+
+  torch-tpu aot FOLDER --topology v5e:1x1 --pack my.pack
+      compiles what `torch-tpu export` wrote, for the first run on the device to compile nothing
 """
 
 
@@ -39,7 +42,9 @@ def register(subparsers: Any) -> None:
         description=_DESCRIPTION,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("build", metavar="SCRIPT:FUNCTION", help=BUILD_HELP)
+    parser.add_argument(
+        "build", metavar="SCRIPT:FUNCTION", help=f"{BUILD_HELP}; or a folder of torch-tpu export"
+    )
     parser.add_argument(
         "--topology", metavar="NAME", help="such as v5e:2x2 (default) or tpu7x:2x2x1"
     )
@@ -94,8 +99,18 @@ def _reports(args: argparse.Namespace) -> list[Report]:
         if file is not None and not file.absolute().parent.is_dir():
             raise UsageError(f"{file.absolute().parent} is no folder")
     aot.require_libtpu_or_site()
+    reports: list[Report] = []
+    if Path(args.build).is_dir():
+        if args.shard or args.scan:
+            raise UsageError("an exported program is as it is: leave out --shard and --scan")
+        for name in dict.fromkeys(names):
+            for traced in aot.from_export(args.build):
+                serialize = args.pack is not None
+                reports.append(
+                    aot.compile_traced(traced, name, timeout=args.timeout, serialize=serialize)
+                )
+        return reports
     model, call_args, kwargs = unpack(call_build(args.build), args.build)
-    reports = []
     for name in dict.fromkeys(names):
         reports.append(
             aot.compile(
@@ -113,6 +128,7 @@ def _reports(args: argparse.Namespace) -> list[Report]:
 
 
 def _show(args: argparse.Namespace, reports: list[Report]) -> None:
+    from torch_tpu.aot import write_pack
     from torch_tpu.aot.html import page
     from torch_tpu.aot.text import compare
 
@@ -121,9 +137,7 @@ def _show(args: argparse.Namespace, reports: list[Report]) -> None:
     if args.dump is not None:
         args.dump.write_text(reports[0].module)
     if args.pack is not None:
-        from torch_tpu.aot.pack import write_pack
-
-        write_pack(reports[0], args.pack)
+        write_pack(reports, args.pack)
     data: Any = reports[0].to_dict()
     if len(reports) > 1:
         data = {"reports": [r.to_dict() for r in reports]}
