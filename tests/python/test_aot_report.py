@@ -6,7 +6,9 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import subprocess
 import sys
+import time
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -281,6 +283,47 @@ def test_the_child_is_always_reaped(fake, text, error, words):
     assert fake[0].returncode is not None
     with pytest.raises(ProcessLookupError):
         os.kill(fake[0].pid, 0)
+
+
+def test_the_bar_shows_the_time_and_goes_away(capsys, monkeypatch):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    bar = compiler.ElapsedBar("compiling for v5e:2x2")
+    bar.tick(75.0)
+    shown = capsys.readouterr().err
+    assert "compiling for v5e:2x2  1:15" in shown
+    bar.close()
+    assert capsys.readouterr().err.strip() == ""
+    bar.close()
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: False, raising=False)
+    compiler.ElapsedBar("quiet").tick(100.0)
+    assert capsys.readouterr().err == ""
+
+
+def test_a_child_ends_with_its_parent(tmp_path):
+    """However the parent ends."""
+    code = (
+        "import os, sys, signal, time\n"
+        "from torch_tpu.aot.process import Child\n"
+        "child = Child([sys.executable, '-c', 'from torch_tpu.aot.process import end_with_parent;"
+        "end_with_parent(); import time; print(1, flush=True); time.sleep(60)'], 30)\n"
+        "child.run({})\n"
+        "print(child.process.pid, flush=True)\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+    )
+    pid = int(done.stdout)
+    for _ in range(100):
+        state = Path(f"/proc/{pid}/stat")
+        if not state.exists() or state.read_text().rsplit(")", 1)[1].split()[0] == "Z":
+            break
+        time.sleep(0.05)
+    else:
+        raise AssertionError("it lives on")
 
 
 def test_libtpu_missing_is_named(monkeypatch, tmp_path, capsys):

@@ -205,3 +205,27 @@ def test_risks_of_more_programs():
     assert "capturable=True" in text
     assert "multiple of 8" in text
     assert torch_tpu.aot is aot
+
+
+def test_a_model_of_transformers():
+    """It reads a mask on the host unless it is told that it is compiled."""
+    transformers = pytest.importorskip("transformers")
+    config = transformers.LlamaConfig(
+        hidden_size=64,
+        num_hidden_layers=4,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        intermediate_size=128,
+        vocab_size=128,
+    )
+    with torch.device("meta"):
+        model = transformers.LlamaForCausalLM(config)
+    opt = torch.optim.AdamW(model.parameters())
+    step = aot.TrainStep(model, opt, lambda m, x: m(input_ids=x, labels=x, use_cache=False).loss)
+    tokens = torch.empty(2, 16, dtype=torch.long, device="meta")
+    plain = aot.trace(step, (tokens,))
+    assert all(a.donated for a in plain.arguments if a.kind in ("parameter", "state"))
+    looped = aot.trace(step, (tokens,), scan="model.layers")
+    assert looped.text.count("stablehlo.while") == plain.text.count("stablehlo.while") + 2
+    assert len(looped.text) < len(plain.text) / 2
+    assert not torch.compiler.is_compiling()

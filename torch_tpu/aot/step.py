@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -11,6 +12,36 @@ from torch import nn
 
 from torch_tpu import _C
 from torch_tpu.aot.topologies import AotError
+
+
+class ValuesNeededError(AotError):
+    """The code asks for contents of tensors, and there are none."""
+
+
+@contextlib.contextmanager
+def _is_compiling() -> Iterator[None]:
+    """Libraries that ask `torch.compiler.is_compiling()` then leave out what reads values."""
+    flags: Any = torch.compiler
+    old, flags._is_compiling_flag = flags._is_compiling_flag, True
+    try:
+        yield
+    finally:
+        flags._is_compiling_flag = old
+
+
+@contextlib.contextmanager
+def told_to_compile(function: Callable[..., Any]) -> Iterator[None]:
+    """Meanwhile the function believes it is compiled; of a step, only forward and loss: optimizers
+    then want to be capturable."""
+    if isinstance(function, TrainStep):
+        function._told = True
+        try:
+            yield
+        finally:
+            function._told = False
+    else:
+        with _is_compiling():
+            yield
 
 
 class TrainStep:
@@ -36,9 +67,11 @@ class TrainStep:
         self.optimizer = optimizer
         self.loss = loss
         self.clip_grad_norm = clip_grad_norm
+        self._told = False
 
     def __call__(self, *args: Any, **kwargs: Any) -> torch.Tensor:
-        loss = self.loss(self.model, *args, **kwargs)
+        with _is_compiling() if self._told else contextlib.nullcontext():
+            loss = self.loss(self.model, *args, **kwargs)
         _C._record_scope("backward")
         loss.backward()
         if self.clip_grad_norm is not None:

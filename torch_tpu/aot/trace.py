@@ -16,7 +16,7 @@ from torch.utils import _pytree as pytree
 from torch_tpu import _C
 from torch_tpu.aot.scan import ScannedLayers, find_stacks
 from torch_tpu.aot.shard import Shard, annotate, constrain
-from torch_tpu.aot.step import TrainStep, owned_by
+from torch_tpu.aot.step import TrainStep, ValuesNeededError, owned_by, told_to_compile
 from torch_tpu.aot.topologies import AotError
 
 
@@ -75,11 +75,19 @@ def trace(
     if name is None:
         named = function.model if isinstance(function, TrainStep) else function
         name = getattr(named, "__name__", type(named).__name__)
-    work = _Tracing(modules, optimizers, shard)
-    with contextlib.ExitStack() as stack:
-        if scan is not None:
-            stack.enter_context(work.scanned(scan))
-        return work.run(function, tuple(args), dict(kwargs or {}), name)
+
+    def attempt() -> Traced:
+        work = _Tracing(modules, optimizers, shard)
+        with contextlib.ExitStack() as stack:
+            if scan is not None:
+                stack.enter_context(work.scanned(scan))
+            return work.run(function, tuple(args), dict(kwargs or {}), name)
+
+    try:
+        return attempt()
+    except ValuesNeededError:
+        with told_to_compile(function):
+            return attempt()
 
 
 @contextlib.contextmanager
@@ -399,15 +407,11 @@ def _call(function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     except AotError:
         raise
     except Exception as error:
-        raise AotError(_cannot(error)) from error
-
-
-def _cannot(error: Exception) -> str:
-    text = f"{type(error).__name__}: {error}"
-    hint = ""
-    if "recorded" in text or "no contents" in text or "depends on values" in text:
-        hint = (
-            " The step reads values of tensors on the host (.item(), .cpu(), `if x > 0`, a mask as "
-            "an index); nothing has values ahead of time. `torch_tpu.lint` names the lines."
-        )
-    return f"the model cannot be traced. {text}{hint}"
+        text = f"the model cannot be traced. {type(error).__name__}: {error}"
+        if "only being recorded" in text or "depends on values" in text:
+            raise ValuesNeededError(
+                f"{text} The step reads values of tensors on the host (.item(), .cpu(), `if x > 0`,"
+                " a mask as an index); nothing has values ahead of time. `torch_tpu.lint` names the"
+                " lines."
+            ) from error
+        raise AotError(text) from error
