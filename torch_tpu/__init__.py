@@ -94,13 +94,15 @@ except Exception as error:
     _autoload_error = error
 
 if TYPE_CHECKING:
-    from torch_tpu import compare, debug, distributed, kernels, pallas, safetensors, tpu
+    from torch_tpu import aot, compare, debug, distributed, kernels, pallas, safetensors, tpu
     from torch_tpu._export import export, load
+    from torch_tpu._lint import lint
     from torch_tpu.pallas import jax_op
 
 __all__ = [
     "Explanation",
     "FallbackUse",
+    "aot",
     "clear_programs",
     "compare",
     "coverage",
@@ -112,6 +114,7 @@ __all__ = [
     "get_mode",
     "jax_op",
     "kernels",
+    "lint",
     "load",
     "load_pack",
     "mark_dynamic",
@@ -125,8 +128,8 @@ __all__ = [
     "tpu",
 ]
 
-_LAZY_MODULES = ("compare", "debug", "distributed", "kernels", "pallas", "safetensors")
-_LAZY_FUNCTIONS = {"export": "_export", "load": "_export", "jax_op": "pallas"}
+_LAZY_MODULES = ("aot", "compare", "debug", "distributed", "kernels", "pallas", "safetensors")
+_LAZY_FUNCTIONS = {"export": "_export", "jax_op": "pallas", "lint": "_lint", "load": "_export"}
 
 
 def __getattr__(name: str) -> Any:

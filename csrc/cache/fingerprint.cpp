@@ -18,6 +18,7 @@
 #include "csrc/base/env.h"
 #include "csrc/cache/bytes.h"
 #include "csrc/pjrt/runtime.h"
+#include "csrc/pjrt/topology.h"
 
 namespace torch_tpu::cache {
 namespace {
@@ -121,32 +122,44 @@ std::string host_threads() {
   return sched_getaffinity(0, sizeof(set), &set) == 0 ? std::to_string(CPU_COUNT(&set)) : "?";
 }
 
-Fingerprint make_current() {
-  const pjrt::Runtime& runtime = pjrt::Runtime::get();
-  const pjrt::Client& client = runtime.client();
-  const pjrt::Plugin& plugin = client.plugin();
+template <typename Devices>
+std::string kinds_of(const Devices& devices) {
+  std::set<std::string> kinds;
+  for (const auto& device : devices) kinds.insert(device.kind());
+  std::string out;
+  for (const std::string& one : kinds) out += (out.empty() ? "" : ", ") + one;
+  return out;
+}
+
+std::vector<Fingerprint::Field> fields_of(const std::string& platform, const std::string& version,
+                                          const std::string& kinds, const pjrt::Plugin& plugin,
+                                          const std::string& compile_options) {
   std::string attributes;
   for (const auto& [name, value] : plugin.attributes()) {
     attributes += name + "=" + pjrt::to_string(value) + " ";
   }
-  std::set<std::string> kinds;
-  for (const pjrt::Device& device : client.addressable_devices()) kinds.insert(device.kind());
-  std::string kind;
-  for (const std::string& one : kinds) kind += (kind.empty() ? "" : ", ") + one;
-  std::vector<Fingerprint::Field> fields = {
-      {"platform", client.platform_name()},
-      {"device", kind},
+  return {
+      {"platform", platform},
+      {"device", kinds},
       {"format", kFormat},
       {"torch_tpu", library_id(reinterpret_cast<const void*>(&Fingerprint::current))},
       {"torch", TORCH_VERSION},
       {"torch_library", library_id(reinterpret_cast<const void*>(&c10::set_default_dtype))},
       {"plugin", library_id(plugin.api())},
-      {"plugin_version", client.platform_version()},
+      {"plugin_version", version},
       {"plugin_attributes", attributes},
-      {"pjrt_api", pjrt::api_version_string(runtime.api())},
-      {"compile_options", hex(runtime.compile_options())},
+      {"pjrt_api", pjrt::api_version_string(plugin.api())},
+      {"compile_options", hex(compile_options)},
       {"compiler_flags", base::env_compiler_flags()},
   };
+}
+
+Fingerprint make_current() {
+  const pjrt::Runtime& runtime = pjrt::Runtime::get();
+  const pjrt::Client& client = runtime.client();
+  std::vector<Fingerprint::Field> fields =
+      fields_of(client.platform_name(), client.platform_version(),
+                kinds_of(client.addressable_devices()), client.plugin(), runtime.compile_options());
   if (runtime.host_addressable()) {
     fields.push_back({"host_cpu", host_cpu()});
     fields.push_back({"host_threads", host_threads()});  // decides how loops are split
@@ -198,6 +211,12 @@ std::string library_id(const void* address) {
 const Fingerprint& Fingerprint::current() {
   static const auto* fingerprint = new Fingerprint(make_current());
   return *fingerprint;
+}
+
+Fingerprint Fingerprint::of(const pjrt::Topology& topology) {
+  return Fingerprint(fields_of(topology.platform_name(), topology.platform_version(),
+                               kinds_of(topology.devices()), topology.plugin(),
+                               pjrt::CompileOptions::portable().serialize()));
 }
 
 std::string Fingerprint::value(std::string_view name) const {

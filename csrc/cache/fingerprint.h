@@ -9,6 +9,10 @@
 
 #include "csrc/base/digest.h"
 
+namespace torch_tpu::pjrt {
+class Topology;
+}
+
 namespace torch_tpu::cache {
 
 class Fingerprint {
@@ -22,6 +26,8 @@ class Fingerprint {
   explicit Fingerprint(std::vector<Field> fields) : fields_(std::move(fields)) {}
   // Of this process. Starts the client.
   static const Fingerprint& current();
+  // Of a process like this one on a machine with such devices.
+  static Fingerprint of(const pjrt::Topology& topology);
 
   const std::vector<Field>& fields() const { return fields_; }
   std::string value(std::string_view name) const;  // empty when there is none

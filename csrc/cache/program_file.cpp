@@ -212,7 +212,7 @@ std::optional<std::string> encode_program(const Program& program) {
   ByteWriter out;
   out.add<uint32_t>(kVersion);
   if (!write(out, program)) return std::nullopt;
-  out.add_text(program.executable ? program.executable.executable().serialize() : std::string());
+  out.add_text(program.executable ? program.executable.executable().serialize() : program.code);
   return out.take();
 }
 

@@ -265,14 +265,20 @@ std::vector<at::Tensor> CompiledGraph::run(std::vector<at::Tensor> tensors, Valu
   return results;
 }
 
-void compile_by_text(trace::Program& program, std::string text) {
+trace::Key key_of_text(const std::string& text) {
   // The text says all; the words before it only keep it apart from the keys of ops.
   static constexpr uint64_t kTag = base::hash_bytes("torch_tpu compiled graph");
   const base::Digest digest = base::digest(text);
-  program.key.add(kTag);
-  program.key.add(digest.high);
-  program.key.add(digest.low);
-  program.key.add(uint64_t{text.size()});
+  trace::Key key;
+  key.add(kTag);
+  key.add(digest.high);
+  key.add(digest.low);
+  key.add(uint64_t{text.size()});
+  return key;
+}
+
+void compile_by_text(trace::Program& program, std::string text) {
+  program.key = key_of_text(text);
   program.fingerprint = base::hash_bytes(text);
   cache::ProgramStore& store = cache::ProgramStore::get();
   if (const trace::ProgramPtr known = store.load(program.key); known && !known->code.empty()) {

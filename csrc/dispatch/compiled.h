@@ -94,6 +94,8 @@ class CompiledGraph final : public c10::intrusive_ptr_target {
 trace::ValuePtr value_of(const at::Tensor& tensor);
 // Compiles a module, or loads its executable from disk, where it is kept by its text.
 void compile_by_text(trace::Program& program, std::string text);
+// Under which compile_by_text looks for a program.
+trace::Key key_of_text(const std::string& text);
 // From here on the graph is part of reports.
 void remember(const CompiledPtr& graph);
 

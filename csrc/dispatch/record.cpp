@@ -11,9 +11,11 @@
 #include "csrc/dispatch/counted.h"
 #include "csrc/dispatch/decompose.h"
 #include "csrc/dispatch/masks.h"
+#include "csrc/dispatch/mode.h"
 #include "csrc/dispatch/node.h"
 #include "csrc/dispatch/results.h"
 #include "csrc/ops/random.h"
+#include "csrc/stablehlo/annotate.h"
 #include "csrc/trace/lower.h"
 #include "csrc/trace/view.h"
 
@@ -147,7 +149,18 @@ void Recorder::use_rng_state(const at::Tensor& state) {
   given_draws_ = 0;
 }
 
+std::string Recorder::label_of(const std::string& op) const {
+  std::string line = python_location();  // "file.py:12 in train: loss = f(x)"
+  line.resize(std::min(line.size(), line.find(" in ")));
+  if (line.find("/torch/") != std::string::npos) line.clear();  // autograd's: no user's line
+  line.erase(0, line.rfind('/') + 1);
+  // No "@": XLA takes what follows one for something of its own.
+  return (scope_->empty() ? "" : *scope_ + "/") + op + (line.empty() ? "" : " at " + line);
+}
+
 void Recorder::record(const Op& op, c10::Stack* stack) {
+  std::optional<stablehlo::LabelScope> label;
+  if (scope_) label.emplace(label_of(op.name));
   if (op.entry->expands_masks) expand_masks(op, stack);
   if (op.copies_out) {
     run_and_copy_out(op, stack);

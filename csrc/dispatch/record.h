@@ -4,6 +4,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -45,6 +46,8 @@ class Recorder {
   void add_write(size_t argument, const trace::DeviceValue& old, const trace::ValuePtr& value);
   // The module of what was recorded, and what its program needs beside the executable.
   std::string finish(trace::Program& program);
+  // From here on each op is printed with "scope/op at file.py:12" as its location.
+  void set_scope(std::string scope) { scope_ = std::move(scope); }
   // How often each op was recorded, in the order first met.
   const std::vector<std::pair<std::string, int>>& ops() const { return ops_; }
 
@@ -91,6 +94,7 @@ class Recorder {
 
  private:
   void note_op(const std::string& name);
+  std::string label_of(const std::string& op) const;
   stablehlo::Value value_of(const trace::ValuePtr& value);
   stablehlo::Value next_rng_state(uint64_t draws);
   trace::ValuePtr remember(const stablehlo::Value& value, trace::ShapeRef strides);
@@ -113,6 +117,7 @@ class Recorder {
   std::vector<trace::Program::Output> outputs_;
   stablehlo::Values results_;
   std::vector<std::pair<std::string, int>> ops_;
+  std::optional<std::string> scope_;
 };
 
 // While one is alive, ops of the thread run as if nothing was recorded.

@@ -6,6 +6,7 @@
 #include <c10/util/Exception.h>
 
 #include "csrc/dispatch/record.h"
+#include "csrc/stablehlo/annotate.h"
 #include "csrc/stablehlo/regions.h"
 
 namespace torch_tpu::dispatch {
@@ -242,7 +243,7 @@ Tensors record_while(const Tensors& inits,
 }
 
 Tensors record_scan(const Tensors& inits, const Tensors& xs, int64_t length,
-                    const std::function<Tensors(const Tensors&)>& body) {
+                    const std::function<Tensors(const Tensors&)>& body, bool reverse) {
   Recorder& r = recorder();
   Builder& b = r.builder();
   TORCH_CHECK(length < INT32_MAX, "a scan over ", length, " elements");
@@ -258,8 +259,9 @@ Tensors record_scan(const Tensors& inits, const Tensors& xs, int64_t length,
     const Value counter = arguments[num_carries];
     Recorder::Scope scope(r, [&] { return b.convert(counter, DType::kU64); });
     Tensors operands = make_all(r, forms, arguments);
+    const Value at = reverse ? b.subtract(b.splat_int(length - 1, kCounter), counter) : counter;
     for (size_t i = 0; i < xs.size(); ++i) {
-      operands.push_back(r.make(slice_at(sources[i], 0, counter), xs[i].scalar_type()));
+      operands.push_back(r.make(slice_at(sources[i], 0, at), xs[i].scalar_type()));
     }
     const Tensors given = body(operands);
     TORCH_CHECK(given.size() >= num_carries, "combine_fn must return the carries first");
@@ -271,7 +273,7 @@ Tensors record_scan(const Tensors& inits, const Tensors& xs, int64_t length,
     for (size_t i = num_carries; i < given.size(); ++i) {
       forms.emplace_back(given[i]);
       forms.back().strides.clear();  // stacks are row-major
-      if (given[i].defined()) extras.stack(r.read(given[i]), length, counter);
+      if (given[i].defined()) extras.stack(r.read(given[i]), length, at);
     }
     extras.flags(scope.checks);
     extras.append_to(results);
@@ -309,6 +311,12 @@ void record_assert(const at::Tensor& condition, std::string message) {
   const Value fine = b.splat_int(ops::kNoViolation, kFlag);
   r.add_check({b.select(truth_of(r, condition, "An assertion"), fine, b.splat_int(0, kFlag)),
                {std::move(message), ops::ValueCheck::Kind::kValue}});
+}
+
+at::Tensor record_sharding(const at::Tensor& tensor, const std::string& sharding) {
+  Recorder& r = recorder();
+  return r.make(stablehlo::sharding_constraint(r.builder(), r.read(tensor), sharding),
+                tensor.scalar_type());
 }
 
 }  // namespace torch_tpu::dispatch

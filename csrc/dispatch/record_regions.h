@@ -26,14 +26,18 @@ Tensors record_while(const Tensors& inits,
                      const std::function<Tensors(const Tensors&)>& body);
 
 // Goes over dim 0 of `xs`: the body takes the carries and one slice of each, and gives the next
-// carries, then what is to be stacked. The result: the last carries, then the stacks.
+// carries, then what is to be stacked. The result: the last carries, then the stacks. `reverse`:
+// from the last slice to the first; stacks are in the order of the slices all the same.
 Tensors record_scan(const Tensors& inits, const Tensors& xs, int64_t length,
-                    const std::function<Tensors(const Tensors&)>& body);
+                    const std::function<Tensors(const Tensors&)>& body, bool reverse = false);
 
 // x.select(dim, index) for an index that only the program knows: 0-d, of an integer dtype.
 at::Tensor record_select(const at::Tensor& x, int64_t dim, const at::Tensor& index);
 
 // A RuntimeError with this message when the program finds the one element of `condition` false.
 void record_assert(const at::Tensor& condition, std::string message);
+
+// The same elements, spread over devices as `sharding` says; see csrc/stablehlo/annotate.h.
+at::Tensor record_sharding(const at::Tensor& tensor, const std::string& sharding);
 
 }  // namespace torch_tpu::dispatch

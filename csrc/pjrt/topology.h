@@ -30,6 +30,7 @@ class Topology {
   ~Topology() { reset(); }
 
   PJRT_TopologyDescription* raw() const noexcept { return raw_; }
+  const Plugin& plugin() const noexcept { return *plugin_; }
   std::string platform_name() const;
   std::string platform_version() const;
   NamedValues attributes() const;

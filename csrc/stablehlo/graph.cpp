@@ -69,8 +69,17 @@ Values Graph::emit(std::string_view name, const Values& operands, const std::vec
   out.reserve(results.size());
   int32_t first = static_cast<int32_t>(types.size());
   for (const Type& type : results) out.push_back(value(new_value(type, index, block)));
-  instructions.push_back({name, form, false, block, first, static_cast<int32_t>(results.size()),
-                          std::move(ids), std::move(regions), std::move(attributes)});
+  instructions.push_back({name,
+                          form,
+                          false,
+                          block,
+                          first,
+                          static_cast<int32_t>(results.size()),
+                          std::move(ids),
+                          std::move(regions),
+                          std::move(attributes),
+                          {},
+                          current_label()});
   blocks[block].instructions.push_back(index);
   return out;
 }

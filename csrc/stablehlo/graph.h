@@ -9,6 +9,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "csrc/stablehlo/annotate.h"
 #include "csrc/stablehlo/attributes.h"
 
 namespace torch_tpu::stablehlo {
@@ -31,6 +32,8 @@ struct Instruction {
   std::vector<int32_t> operands;
   std::vector<int32_t> regions;  // indices into blocks
   std::string attributes;        // MLIR text
+  std::string annotation;        // further attributes of kGeneric, which are no part of the op
+  Label label;                   // may be null
 };
 
 struct Block {

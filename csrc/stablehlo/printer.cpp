@@ -97,7 +97,8 @@ void Printer::print_block(const Block& block, int indent) {
       continue;
     }
     out_.append(indent, ' ');
-    print_instruction(graph_.instructions[index], indent);
+    print_instruction(instruction, indent);
+    if (instruction.label) out_.append(" loc(").append(quoted(*instruction.label)).append(")");
     out_ += '\n';
   }
 }
@@ -180,6 +181,7 @@ void Printer::print_instruction(const Instruction& instruction, int indent) {
     }
     out_ += ')';
   }
+  if (!instruction.annotation.empty()) out_.append(" {").append(instruction.annotation).append("}");
   out_ += " : (";
   print_types(instruction.operands);
   out_ += ") -> ";

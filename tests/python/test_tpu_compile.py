@@ -16,13 +16,14 @@ import pytest
 from conformance.children import Child
 from conformance.tpu_compile import table
 from conformance.tpu_compile.cases import CASES
-from conformance.tpu_compile.children import LoggedChild, last_words, python_child
+from conformance.tpu_compile.children import python_child
 from conformance.tpu_compile.compile import compile_all, read_answers
 from conformance.tpu_compile.known import KNOWN
 from conformance.tpu_compile.programs import PER_SIGNATURE, Store, signature_of
 from conformance.tpu_compile.record import Recording
 
 import torch_tpu
+from torch_tpu.aot.process import last_words
 
 # Does what the program's text says.
 FAKE_COMPILER = """
@@ -47,7 +48,7 @@ for line in sys.stdin:
 def fake(tmp_path: Path) -> Callable[[], Child]:
     script = tmp_path / "fake.py"
     script.write_text(FAKE_COMPILER)
-    return lambda: LoggedChild([sys.executable, str(script)], timeout=3.0)
+    return lambda: Child([sys.executable, str(script)], timeout=3.0)
 
 
 def store_of(folder: Path, *texts: str) -> Store:
@@ -217,9 +218,7 @@ def test_representative_programs_compile_for_v5e(tmp_path):
 
 def compiled_for_v5e(recording, programs):
     def child() -> Child:
-        return python_child(
-            "conformance.tpu_compile.compile_child", 120.0, "v5e:2x2", "tpu", *SITES
-        )
+        return python_child("torch_tpu.aot.child", 120.0, "v5e:2x2", "tpu", *SITES)
 
     results = recording.folder / "results.jsonl"
     answers = compile_all(recording.store, programs, results, "v5e:2x2", child).values()

@@ -14,6 +14,7 @@ import sys
 from collections.abc import Sequence
 
 from torch_tpu.cli import (
+    aot,
     bench,
     cache,
     compare,
@@ -23,12 +24,26 @@ from torch_tpu.cli import (
     explain,
     export,
     flight,
+    lint,
     precompile,
 )
 from torch_tpu.cli._common import CommandError
 from torch_tpu.cli._device import load_device
 
-COMMANDS = (doctor, bench, compare, explain, coverage, cache, precompile, export, flight, completion)
+COMMANDS = (
+    doctor,
+    bench,
+    compare,
+    explain,
+    coverage,
+    cache,
+    precompile,
+    export,
+    aot,
+    lint,
+    flight,
+    completion,
+)
 
 _DESCRIPTION = """\
 Tools for PyTorch on TPUs.
@@ -42,6 +57,8 @@ Tools for PyTorch on TPUs.
   torch-tpu explain train.py                what a script compiles and runs, and why
   torch-tpu coverage train.py               which ops of a script run on the CPU instead
   torch-tpu export model.py:build -o folder a model as StableHLO with its weights
+  torch-tpu aot model.py:build              compile for a TPU that is not there, and report
+  torch-tpu lint model.py:build             what in a model is slow on a TPU
   torch-tpu flight folder                   which rank is missing in which collective
 
 Every command takes --help, and --json where it prints something. Exit codes: 0 done, 1 failed,

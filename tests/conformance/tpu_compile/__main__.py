@@ -84,7 +84,7 @@ def main() -> int:
     sites = [s for s in os.environ.get("TORCH_TPU_TEST_SITE_PACKAGES", "").split(":") if s]
 
     def compiler() -> Child:
-        module = "conformance.tpu_compile.compile_child"
+        module = "torch_tpu.aot.child"
         return python_child(module, args.timeout, args.topology, args.plugin, *sites)
 
     target = target_of(compiler(), args.topology)

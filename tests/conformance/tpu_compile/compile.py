@@ -55,7 +55,10 @@ def compile_all(
                 compiler.stop()
                 return
             answer = compiler.run({"key": program.key, "path": str(store.path(program))})
-            del answer["path"]
+            for key in ("path", "costs", "kinds", "code"):
+                answer.pop(key, None)
+            if "detail" in answer:
+                answer["detail"] = " ".join(answer["detail"].split())[:600]
             answer.update(target=target, entry=program.entry, signature=program.signature)
             with lock:
                 answers[program.key] = answer

@@ -1,0 +1,212 @@
+"""The TPU compiler in a child process: text in, figures and dumps out. libtpu may end its process
+on input it does not expect; here that is an error like any other."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from torch_tpu.aot.process import Child
+from torch_tpu.aot.topologies import AotError, Topology
+
+_ROOT = Path(__file__).resolve().parents[2]
+DEFAULT_TIMEOUT = 1800.0
+
+
+class CompilerCrashError(AotError):
+    """The compiler's process was ended by a signal."""
+
+
+class CompilerTimeoutError(AotError):
+    """The compiler was stopped."""
+
+
+class DoesNotFitError(AotError):
+    """The program needs more HBM than a device has; `text` is what the compiler says, `live` what
+    would be alive at the peak."""
+
+    def __init__(self, message: str, text: str) -> None:
+        super().__init__(message)
+        self.text = text
+        self.live = ""
+        self.seconds = 0.0
+
+
+@dataclass
+class Compiled:
+    """What the compiler said of a program."""
+
+    figures: dict[str, Any]
+    optimized: bytes
+    seconds: float
+    compiler: str
+    kinds: list[str]
+    profile: str = ""  # the use of slots, as text
+    live: str = ""  # what is alive when most is
+    serialized: bytes | None = field(default=None, repr=False)
+    fingerprint: list[tuple[str, str]] = field(default_factory=list, repr=False)
+
+
+def require_libtpu(folders: list[str] | None = None) -> None:
+    """`AotError` unless libtpu is installed."""
+    if importlib.util.find_spec("libtpu") is not None:
+        return
+    for folder in folders or []:
+        if (Path(folder) / "libtpu" / "libtpu.so").is_file():
+            return
+    raise AotError(
+        "libtpu, the TPU compiler, is not installed. Get it with `pip install torchtpu[tpu]` "
+        "(or `pip install libtpu`); no TPU is needed. `torch_tpu.lint` works without it."
+    )
+
+
+def environment(dump: Path | None) -> dict[str, str]:
+    """Of the child: no metadata server, no lock file, no devices; dumps into a folder."""
+    env = dict(os.environ)
+    env.update(
+        TPU_SKIP_MDS_QUERY="1",
+        ALLOW_MULTIPLE_LIBTPU_LOAD="1",
+        TPU_LOG_DIR="disabled",
+        TPU_MIN_LOG_LEVEL="3",
+        TPU_STDERR_LOG_LEVEL="3",
+        TPU_ACCELERATOR_TYPE="v5litepod-4",
+        TPU_WORKER_HOSTNAMES="localhost",
+        OMP_NUM_THREADS="1",
+    )
+    env["PYTHONPATH"] = os.pathsep.join(p for p in (str(_ROOT), env.get("PYTHONPATH", "")) if p)
+    if dump is not None:
+        flags = (
+            f"--xla_jf_dump_to={dump} --xla_jf_dump_llo_text=true "
+            "--xla_jf_dump_llo_pass_label_regex=static-bundle-profile"
+        )
+        env["LIBTPU_INIT_ARGS"] = f"{env.get('LIBTPU_INIT_ARGS', '')} {flags}".strip()
+        env["XLA_FLAGS"] = f"{env.get('XLA_FLAGS', '')} --xla_dump_to={dump}".strip()
+    return env
+
+
+def compile_text(
+    text: str,
+    topology: Topology,
+    partitions: int = 1,
+    *,
+    timeout: float = DEFAULT_TIMEOUT,
+    serialize: bool = False,
+    progress: bool | None = None,
+    plugin: str = "tpu",
+) -> Compiled:
+    """Compiles StableHLO for a topology. The child is gone when this returns or raises."""
+    sites = [s for s in os.environ.get("TORCH_TPU_TEST_SITE_PACKAGES", "").split(":") if s]
+    if plugin == "tpu":
+        require_libtpu(sites)
+    folder = Path(tempfile.mkdtemp(prefix="torch-tpu-aot-"))
+    bar = ElapsedBar(f"compiling for {topology.name}", progress)
+    try:
+        (folder / "program.mlir").write_text(text)
+        dump = folder / "dump"
+        dump.mkdir()
+        command = [sys.executable, "-m", "torch_tpu.aot.child", topology.name, plugin, *sites]
+        task = {
+            "path": str(folder / "program.mlir"),
+            "partitions": partitions,
+            "optimized": str(folder / "optimized.pb"),
+            "serialized": str(folder / "executable") if serialize else "",
+        }
+        with Child(command, timeout, environment(dump)) as child:
+            answer = child.run(task, bar.tick)
+        bar.close()
+        if answer["status"] != "ok":
+            error = _error(answer, topology)
+            if isinstance(error, DoesNotFitError):
+                error.live = _largest(dump, "*optimizations-live-range.txt")
+                error.seconds = answer.get("seconds", 0.0)
+            raise error
+        return _collect(answer, folder, dump)
+    finally:
+        bar.close()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _collect(answer: dict[str, Any], folder: Path, dump: Path) -> Compiled:
+    optimized = folder / "optimized.pb"
+    executable = folder / "executable"
+    return Compiled(
+        {k: v for k, v in answer.items() if k.endswith("_bytes") or k in ("flops", "costs")}
+        | {"bytes_accessed": answer["bytes_accessed"]},
+        optimized.read_bytes() if optimized.exists() else b"",
+        answer["seconds"],
+        answer["compiler"],
+        answer["kinds"],
+        _largest(dump, "*TLP*static-bundle-profile.txt"),
+        _largest(dump, "*optimizations-live-range.txt"),
+        executable.read_bytes() if executable.exists() else None,
+        [(name, value) for name, value in answer.get("fingerprint", [])],
+    )
+
+
+def _largest(folder: Path, pattern: str) -> str:
+    """The program's own; small ones beside it belong to its start and end."""
+    files = sorted(folder.glob(pattern), key=lambda f: f.stat().st_size)
+    return files[-1].read_text(errors="replace") if files else ""
+
+
+def _error(answer: dict[str, Any], topology: Topology) -> AotError:
+    detail = str(answer.get("detail", ""))
+    if answer["status"] == "hangs":
+        return CompilerTimeoutError(
+            f"the compiler gave no answer for {topology.name} in time ({detail}); it was stopped. "
+            "Give it longer (timeout=, --timeout), or make layers that are alike one loop (scan=)."
+        )
+    if answer["status"] == "crashes":
+        code = answer.get("code", 0)
+        by = f" ({signal.Signals(-code).name})" if code < 0 else ""
+        return CompilerCrashError(
+            f"the TPU compiler died{by} while it compiled for {topology.name}: {detail}. That is a "
+            "fault of the compiler, often for one shape only: try another topology or another "
+            "libtpu, and report it with the module (torch_tpu.aot.trace(...).text)."
+        )
+    if "RESOURCE_EXHAUSTED" in detail or "Ran out of memory" in detail:
+        return DoesNotFitError(f"the program does not fit into the HBM of {topology.name}", detail)
+    short = " ".join(detail.split())[:1500]
+    return AotError(f"the TPU compiler refuses the program for {topology.name}: {short}")
+
+
+class ElapsedBar:
+    """A moving bar with the time on a terminal; elsewhere a line now and then, or nothing."""
+
+    def __init__(self, what: str, show: bool | None = None) -> None:
+        self._what = what
+        self._tty = sys.stderr.isatty()
+        self._show = self._tty if show is None else show
+        self._shown = 0.0
+        self._open = False
+
+    def tick(self, seconds: float) -> None:
+        if not self._show:
+            return
+        now = time.monotonic()
+        if self._tty:
+            width = 24
+            at = int(seconds * 8) % (2 * width)
+            at = at if at < width else 2 * width - 1 - at
+            bar = "".join("#" if abs(i - at) < 3 else "." for i in range(width))
+            columns = shutil.get_terminal_size().columns - 1
+            line = f"[{bar}] {self._what}  {int(seconds) // 60}:{int(seconds) % 60:02d}"
+            print(f"\r{line[:columns]:<{columns}}", end="", file=sys.stderr, flush=True)
+            self._open = True
+        elif seconds > 1 and now - self._shown > 30:
+            print(f"{self._what}: {seconds:.0f} s", file=sys.stderr, flush=True)
+            self._shown = now
+
+    def close(self) -> None:
+        if self._open:
+            columns = shutil.get_terminal_size().columns - 1
+            print(f"\r{'':<{columns}}\r", end="", file=sys.stderr, flush=True)
+            self._open = False

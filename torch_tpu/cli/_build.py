@@ -1,0 +1,63 @@
+"""Calls the function of a script that builds a model: `script.py:build`."""
+
+from __future__ import annotations
+
+import argparse
+import runpy
+import sys
+from pathlib import Path
+from typing import Any
+
+from torch_tpu.cli._common import CommandError
+
+BUILD_HELP = "who makes the model: a file and a function of it, model.py:build"
+
+
+class UsageError(CommandError):
+    """Bad input: exit code 2."""
+
+    code = 2
+
+
+def add_traceback(parser: argparse.ArgumentParser) -> None:
+    """Adds `--traceback`."""
+    parser.add_argument("--traceback", action="store_true", help="show where an error comes from")
+
+
+def call_build(name: str) -> Any:
+    """What the function returns."""
+    path, _, function = name.rpartition(":")
+    if not path or not function.isidentifier():
+        raise UsageError(f"expected SCRIPT:FUNCTION, got {name!r}, e.g. model.py:build")
+    script = Path(path)
+    if not script.is_file():
+        raise UsageError(f"there is no script {script}")
+    sys.path.insert(0, str(script.resolve().parent))
+    try:
+        made = runpy.run_path(str(script), run_name="torch_tpu_build").get(function)
+    except Exception as error:
+        raise UsageError(f"{script} cannot be run: {type(error).__name__}: {error}") from error
+    if not callable(made):
+        raise UsageError(f"{script} has no function {function}")
+    try:
+        return made()
+    except Exception as error:
+        raise UsageError(
+            f"{function} of {script} raised {type(error).__name__}: {error}"
+        ) from error
+
+
+def unpack(made: Any, name: str) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
+    """(model or step, args, kwargs) of what it returns."""
+    if not isinstance(made, tuple) or len(made) not in (2, 3) or not callable(made[0]):
+        raise UsageError(
+            f"{name} must return (model, args) or (model, args, kwargs); the model may be a "
+            f"torch_tpu.aot.TrainStep. It returned {type(made).__name__}"
+        )
+    model, args, *rest = made
+    if not isinstance(args, tuple):
+        raise UsageError(f"the arguments that {name} returns must be a tuple: (x,) for one")
+    kwargs = rest[0] if rest else {}
+    if not isinstance(kwargs, dict):
+        raise UsageError(f"the third of what {name} returns must be a dict of keywords")
+    return model, args, kwargs

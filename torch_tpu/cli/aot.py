@@ -1,0 +1,152 @@
+"""`torch-tpu aot`: compiles a model for a TPU that is not there, and reports on it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import traceback
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from torch_tpu.cli._build import BUILD_HELP, UsageError, add_traceback, call_build, unpack
+
+if TYPE_CHECKING:
+    from torch_tpu.aot import Report
+
+_DESCRIPTION = """\
+Compiles a model or a step of training with the TPU's own compiler, which needs no TPU, and says
+whether it fits, how long a step takes, and what is wasted where; see docs/aot.md.
+
+  torch-tpu aot model.py:build --topology v5e:2x2
+  torch-tpu aot model.py:build --shard fsdp --scan blocks --compare v5e:4x4 tpu7x:2x2x1
+
+`build` returns a model and an example of its arguments, which may be on the device "meta":
+
+  def build():
+      with torch.device("meta"):
+          model = MyModel()
+      return model, (torch.empty(8, 128, device="meta"),)     # or a dict of keywords as a third
+
+For training it returns a torch_tpu.aot.TrainStep(model, optimizer, loss) in the model's place.
+
+  torch-tpu aot FOLDER --topology v5e:1x1 --pack my.pack
+      compiles what `torch-tpu export` wrote, for the first run on the device to compile nothing
+"""
+
+
+def register(subparsers: Any) -> None:
+    """Adds the subcommand."""
+    parser = subparsers.add_parser(
+        "aot",
+        help="compile for a TPU that is not there, and report",
+        description=_DESCRIPTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "build", metavar="SCRIPT:FUNCTION", help=f"{BUILD_HELP}; or a folder of torch-tpu export"
+    )
+    parser.add_argument(
+        "--topology", metavar="NAME", help="such as v5e:2x2 (default) or tpu7x:2x2x1"
+    )
+    parser.add_argument(
+        "--compare", nargs="+", metavar="NAME", default=[], help="several topologies side by side"
+    )
+    parser.add_argument(
+        "--shard",
+        choices=("fsdp", "data"),
+        help="spread it over all devices: parameters and batch, or the batch only",
+    )
+    parser.add_argument(
+        "--scan", metavar="LAYERS", help="a ModuleList of equal layers that becomes one loop"
+    )
+    parser.add_argument("--json", nargs="?", const="-", metavar="FILE", help="JSON, to FILE or out")
+    parser.add_argument("--html", type=Path, metavar="FILE", help="also write a page with charts")
+    parser.add_argument("--dump", type=Path, metavar="FILE", help="write the StableHLO module")
+    parser.add_argument(
+        "--pack", type=Path, metavar="FILE", help="write the compiled program into a pack"
+    )
+    parser.add_argument(
+        "--timeout", type=float, default=1800.0, metavar="S", help="of the compiler"
+    )
+    add_traceback(parser)
+    parser.set_defaults(run=_run)
+
+
+def _run(args: argparse.Namespace) -> int:
+    from torch_tpu import aot
+
+    try:
+        reports = _reports(args)
+    except (aot.AotError, UsageError) as error:
+        if args.traceback:
+            traceback.print_exc()
+        raise UsageError(str(error)) from error
+    _show(args, reports)
+    return 0 if all(r.fits for r in reports) else 2
+
+
+def _reports(args: argparse.Namespace) -> list[Report]:
+    from torch_tpu import aot
+
+    names = args.compare or [args.topology or "v5e:2x2"]
+    if args.compare and args.topology:
+        names = [args.topology, *args.compare]
+    for name in names:
+        aot.parse_topology(name)
+    if args.pack is not None and len(names) > 1:
+        raise UsageError("a pack is for one topology: leave out --compare")
+    for file in (args.html, args.dump, args.pack):
+        if file is not None and not file.absolute().parent.is_dir():
+            raise UsageError(f"{file.absolute().parent} is no folder")
+    aot.require_libtpu_or_site()
+    reports: list[Report] = []
+    if Path(args.build).is_dir():
+        if args.shard or args.scan:
+            raise UsageError("an exported program is as it is: leave out --shard and --scan")
+        for name in dict.fromkeys(names):
+            for traced in aot.from_export(args.build):
+                serialize = args.pack is not None
+                reports.append(
+                    aot.compile_traced(traced, name, timeout=args.timeout, serialize=serialize)
+                )
+        return reports
+    model, call_args, kwargs = unpack(call_build(args.build), args.build)
+    for name in dict.fromkeys(names):
+        reports.append(
+            aot.compile(
+                model,
+                call_args,
+                kwargs,
+                name,
+                shard=args.shard,
+                scan=args.scan,
+                timeout=args.timeout,
+                serialize=args.pack is not None,
+            )
+        )
+    return reports
+
+
+def _show(args: argparse.Namespace, reports: list[Report]) -> None:
+    from torch_tpu.aot import write_pack
+    from torch_tpu.aot.html import page
+    from torch_tpu.aot.text import compare
+
+    if args.html is not None:
+        args.html.write_text(page(reports), encoding="utf-8")
+    if args.dump is not None:
+        args.dump.write_text(reports[0].module)
+    if args.pack is not None:
+        write_pack(reports, args.pack)
+    data: Any = reports[0].to_dict()
+    if len(reports) > 1:
+        data = {"reports": [r.to_dict() for r in reports]}
+    if args.json == "-":
+        print(json.dumps(data, indent=2))
+        return
+    if args.json:
+        Path(args.json).write_text(json.dumps(data, indent=2) + "\n")
+    texts = [str(r) for r in reports]
+    if len(reports) > 1:
+        texts.append(compare(reports))
+    print("\n\n".join(texts))
