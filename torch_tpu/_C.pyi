@@ -258,6 +258,7 @@ def _write_pack(
     fingerprint: list[tuple[str, str]],
     programs: list[tuple[str, bytes, float]],
 ) -> None: ...
+
 # distributed.cpp
 def _create_process_group(
     store: Any,

@@ -16,7 +16,8 @@ BUILD_HELP = "who makes the model: a file and a function of it, model.py:build"
 class UsageError(CommandError):
     """Bad input: exit code 2."""
 
-    code = 2
+    def __init__(self, text: str) -> None:
+        super().__init__(text, code=2)
 
 
 def add_traceback(parser: argparse.ArgumentParser) -> None:

@@ -26,8 +26,6 @@ def positive(text: str) -> float:
         raise argparse.ArgumentTypeError(f"expected a number above 0, got {text}")
     return value
 
-    code = 1  # that the process exits with
-
 
 def add_json(parser: argparse.ArgumentParser) -> None:
     """Adds `--json`."""
