@@ -6,7 +6,7 @@ from html import escape
 from pathlib import Path
 
 from torch_tpu._compare.measure import Row, Settings
-from torch_tpu._compare.report import COLUMNS, _measured, cells, seconds
+from torch_tpu._compare.report import COLUMNS, _measured, cells, number, seconds
 
 _WIDTH, _HEIGHT = 640, 160
 
@@ -43,7 +43,7 @@ def _bars(ran: list[Row]) -> str:
         lines.append(
             f'<div class="bar"><span class="name">{escape(row.device)}</span>'
             f'<span class="track"><span style="width:{100 * value / best:.1f}%"></span></span>'
-            f'<span class="value">{value:.4g} steps/s</span></div>'
+            f'<span class="value">{number(value)} steps/s</span></div>'
         )
     return f'<section aria-label="steps per second">{"".join(lines)}</section>'
 

@@ -32,8 +32,14 @@ def size(value: int | None) -> str:
 
 
 def number(value: float | None) -> str:
-    """Four digits."""
-    return "-" if value is None else f"{value:.4g}"
+    """Four digits, never as a power of ten.
+
+    >>> number(1310.4), number(1.25), number(41920.0)
+    ('1310', '1.25', '41920')
+    """
+    if value is None:
+        return "-"
+    return f"{value:.0f}" if value >= 1000 else f"{value:.4g}"
 
 
 def energy(row: Row) -> str:

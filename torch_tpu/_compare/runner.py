@@ -135,7 +135,7 @@ class Recorder:
         if self.kind == "cuda":
             return str(self.torch.cuda.get_device_name())
         if self.kind == "tpu":
-            return str(self.torch.tpu.get_device_name())
+            return f"PJRT {self.torch.tpu.get_device_name()}"
         for line in Path("/proc/cpuinfo").read_text(errors="replace").splitlines():
             if line.startswith("model name"):
                 return line.partition(":")[2].strip()

@@ -4,6 +4,7 @@ run, and why."""
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,9 @@ def run(args: argparse.Namespace) -> int:
     """The script's own exit code; 1 if it raised."""
     import torch_tpu
 
+    if not Path(args.script).is_file():
+        print(f"torch-tpu explain: there is no script {args.script}", file=sys.stderr)
+        return 2
     with torch_tpu.debug.record_launches():
         code = run_script(args.script, args.arguments)
     report = torch_tpu.explain(html=args.html, programs=args.programs)

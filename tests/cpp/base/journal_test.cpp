@@ -143,6 +143,44 @@ TEST_F(JournalTest, ThreadsWriteTogether) {
   EXPECT_EQ(seen.count("worker 3"), 1u);
 }
 
+TEST_F(JournalTest, ATracerSeesSpans) {
+  static std::vector<std::string> seen;
+  seen.clear();
+  static constexpr Tracer kTracer{
+      [](Kind kind, std::string_view text, uint64_t, int64_t, int64_t) noexcept -> void* {
+        seen.push_back(std::string("begin ") + name(kind) + " " + std::string(text));
+        return &seen;
+      },
+      [](void* span, bool failed) noexcept {
+        EXPECT_EQ(span, &seen);
+        seen.push_back(failed ? "failed" : "end");
+      }};
+  {
+    const Span before(Kind::kOpLaunch, "unseen");
+  }
+  set_tracer(&kTracer);
+  EXPECT_TRUE(traced());
+  {
+    const Span span(Kind::kOpLaunch, "add");  // though such events are not kept
+    set_tracer(nullptr);                      // a span that has begun still ends
+  }
+  EXPECT_FALSE(traced());
+  {
+    const Span after(Kind::kOpLaunch, "unseen");
+  }
+  set_tracer(&kTracer);
+  try {
+    const Span span(Kind::kCompile, "mul");
+    throw 1;
+  } catch (int) {
+  }
+  set_tracer(nullptr);
+  EXPECT_EQ(seen, (std::vector<std::string>{"begin op_launch add", "end", "begin compile mul",
+                                            "failed"}));
+  EXPECT_EQ(count_of(Kind::kOpLaunch).events, 3u);
+  EXPECT_EQ(count_of(Kind::kCompileFailed).events, 1u);
+}
+
 TEST_F(JournalTest, TextsAreBounded) {
   for (int i = 0; i < 20000; ++i) add(Kind::kWarning, "text " + std::to_string(i), 0, 0);
   EXPECT_LE(texts().size(), 16384u);
