@@ -354,6 +354,11 @@ def test_two_ranks(two: Ranks, check: Any, mode: str) -> None:
     two.run(in_mode, mode, check)
 
 
+def test_debug_eager(two: Ranks) -> None:
+    for check in (check_views, check_values_stay, check_messages, check_async):
+        two.run(in_mode, "debug", check)
+
+
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
 def test_four_ranks(four: Ranks, check: Any) -> None:
     four.run(in_mode, "fused", check)
