@@ -71,11 +71,13 @@ def check_overlap() -> None:
     model = DistributedDataParallel(nn.Sequential(*layers).to("tpu"), bucket_cap_mb=1)
     x = torch.randn(64, 512, device="tpu")
     early = 0
-    for _ in range(6):
+    for step in range(6):
         torch_tpu.distributed.clear_flight()
         model(x).square().mean().backward()
         torch.tpu.synchronize()
         calls = [c for c in torch_tpu.distributed.flight() if c["op"] == "all_reduce"]
+        if step == 0:  # one bucket; DDP makes the others in the order it sees in this step
+            continue
         assert len(calls) > 4
         last = max(call["issued"] for call in calls)
         early = max(early, sum(call["finished"] < last for call in calls))
