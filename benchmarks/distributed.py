@@ -1,9 +1,9 @@
 """What the backend "tpu" adds to Gloo, and whether gradients reduce while backward runs.
 
-    python benchmarks/distributed.py [--ranks 2] [--rounds 5] [--trace FILE] [--json]
+    python benchmarks/distributed.py [--ranks 2] [--rounds 5] [--trace PREFIX] [--json]
 
 all_reduce of tpu tensors beside the same of CPU tensors, both over Gloo, in turns in the same run;
-the median of the rounds. The trace is a Chrome trace of a DDP step on rank 0.
+the median of the rounds. The traces are Chrome traces of one backward on rank 0.
 """
 
 from __future__ import annotations
@@ -58,56 +58,61 @@ def compare(elements: int, count: int, rounds: int, wait: bool = False) -> dict[
     }
 
 
-def overlap(trace: str | None) -> dict[str, Any]:
-    """A DDP step of a few large layers: when the reductions ran, against backward."""
+def overlap(kind: str, trace: str | None) -> dict[str, Any]:
+    """A step of a few large layers: when the collectives of backward ran, against backward."""
     import torch
     import torch.distributed as dist
     from torch import nn
+    from torch.distributed.fsdp import fully_shard
     from torch.nn.parallel import DistributedDataParallel
 
     import torch_tpu
 
     torch.manual_seed(0)
     layers = [layer for _ in range(6) for layer in (nn.Linear(512, 512), nn.ReLU())]
-    model = DistributedDataParallel(nn.Sequential(*layers).to("tpu"), bucket_cap_mb=1)
+    model: Any = nn.Sequential(*layers).to("tpu")
+    if kind == "ddp":
+        model = DistributedDataParallel(model, bucket_cap_mb=1)
+    else:
+        for layer in model:
+            fully_shard(layer)
+        fully_shard(model)
     x = torch.randn(256, 512, device="tpu")
-    span = (0.0, 0.0)
-    for step in range(6):
+    start = issued = end = 0.0
+    for _ in range(6):  # the last one counts: by then all programs are compiled
         loss = model(x).square().mean()
         torch.tpu.synchronize()
         dist.barrier()
         torch_tpu.distributed.clear_flight()
         start = time.time()
         loss.backward()
-        last = next(model.parameters()).grad
-        assert last is not None
         issued = time.time()
         torch.tpu.synchronize()
-        span = (start, time.time())
+        end = time.time()
         model.zero_grad()
         torch_tpu.fused.wait()
-        del step, loss, last
-    calls = [c for c in torch_tpu.distributed.flight() if c["op"] == "all_reduce"]
-    early = [c for c in calls if c["finished"] < max(d["started"] for d in calls)]
+    calls = [c for c in torch_tpu.distributed.flight() if c["op"] != "barrier"]
+    early = [c for c in calls if c["finished"] < max(d["issued"] for d in calls)]
     if trace and dist.get_rank() == 0:
-        events = [("backward", 0, span[0], span[1])]
+        events = [("backward", 0, start, end)]
         events += [(f"{c['op']} {c['detail']}", 1, c["started"], c["finished"]) for c in calls]
-        events += [(f"queued {c['seq']}", 2, c["issued"], c["started"]) for c in calls]
+        events += [(f"{c['seq']} waits for its input", 2, c["issued"], c["started"]) for c in calls]
         rows = [
             {"name": n, "ph": "X", "pid": 0, "tid": t, "ts": a * 1e6, "dur": (b - a) * 1e6}
             for n, t, a, b in events
         ]
-        with open(trace, "w", encoding="utf-8") as file:
+        with open(f"{trace}.{kind}.json", "w", encoding="utf-8") as file:
             json.dump({"traceEvents": rows}, file)
+
+    def ms(moment: float) -> float:
+        return round((moment - start) * 1e3, 1)
+
     return {
-        "buckets": len(calls),
-        "backward_ms": (span[1] - span[0]) * 1e3,
-        "host_done_ms": (issued - span[0]) * 1e3,
-        "reduced_before_last_bucket": len(early),
-        "spans_ms": [
-            [round((c["started"] - span[0]) * 1e3, 2), round((c["finished"] - span[0]) * 1e3, 2)]
-            for c in calls
-        ],
+        "collectives": len(calls),
+        "done_before_the_last_was_issued": len(early),
+        "backward_ms": ms(end),
+        "host_free_after_ms": ms(issued),
+        "spans_ms": [[c["op"], ms(c["started"]), ms(c["finished"])] for c in calls],
     }
 
 
@@ -127,7 +132,8 @@ def run(rank: int, args: argparse.Namespace, port: int) -> None:
         "all_reduce 64 MB": compare(LARGE, 3, args.rounds),
         "all_reduce 64 B": compare(SMALL, 300, args.rounds),
         "all_reduce 64 B, read each time": compare(SMALL, 300, args.rounds, wait=True),
-        "ddp": overlap(args.trace),
+        "ddp": overlap("ddp", args.trace),
+        "fsdp2": overlap("fsdp2", args.trace),
     }
     dist.destroy_process_group()
     if rank == 0 and args.json:
@@ -147,7 +153,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--trace", metavar="FILE")
+    parser.add_argument(
+        "--trace", metavar="PREFIX", help="write PREFIX.ddp.json, PREFIX.fsdp2.json"
+    )
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     os.environ.setdefault("OMP_NUM_THREADS", "1")

@@ -6,6 +6,7 @@
 #include "csrc/distributed/flight.h"
 #include "csrc/distributed/key_values.h"
 #include "csrc/distributed/process_group.h"
+#include "csrc/distributed/staging.h"
 #include "csrc/distributed/watchdog.h"
 #include "csrc/pjrt/span.h"
 

@@ -1,11 +1,13 @@
 #include "csrc/distributed/host_memory.h"
 
+#include <atomic>
 #include <cstring>
 
 #include <ATen/EmptyTensor.h>
 #include <ATen/ops/from_blob.h>
 
 #include "csrc/device/tensor.h"
+#include "csrc/distributed/staging.h"
 #include "csrc/ops/call.h"
 #include "csrc/pjrt/runtime.h"
 
@@ -15,7 +17,11 @@ namespace {
 // Below this, new memory and a copy cost less than asking whether the old may be written.
 constexpr int64_t kWorthTaking = 64 << 10;
 
-bool host_addressable() { return pjrt::Runtime::get().host_addressable(); }
+std::atomic<bool> always_copy{false};
+
+bool host_addressable() {
+  return pjrt::Runtime::get().host_addressable() && !always_copy.load(std::memory_order_relaxed);
+}
 
 bool covers_storage(const at::Tensor& tensor) {
   return tensor.storage_offset() == 0 && tensor.is_contiguous() &&
@@ -32,6 +38,8 @@ at::Tensor over(void* data, c10::IntArrayRef sizes, c10::ScalarType dtype,
 }
 
 }  // namespace
+
+void set_always_copy(bool always) noexcept { always_copy.store(always); }
 
 at::Tensor readable(const at::Tensor& tensor) {
   const trace::ValuePtr value = device::cell_of(*tensor.unsafeGetTensorImpl())->load();

@@ -30,6 +30,8 @@ def work(rank: int, size: int, port: int, victim: int, at: int, timeout: float, 
 
     torch.set_num_threads(1)
     store = dist.TCPStore("127.0.0.1", port, is_master=False)
+    store.set(f"here{rank}", "")  # starting may take longer than the timeout
+    store.wait([f"here{other}" for other in range(size)], timedelta(seconds=120))
     dist.init_process_group(
         "tpu", store=store, rank=rank, world_size=size, timeout=timedelta(seconds=timeout)
     )
@@ -40,19 +42,18 @@ def work(rank: int, size: int, port: int, victim: int, at: int, timeout: float, 
         step = 0
         while True:
             step += 1
+            kind = step % 3
+            if kind == 0:
+                call = dist.all_reduce(x, op=dist.ReduceOp.MAX, async_op=True)
+            elif kind == 1:
+                call = dist.all_gather_into_tensor(out, x, async_op=True)
+            else:
+                call = dist.broadcast(x, src=step % size, async_op=True)
             if step == at:
                 pipe.send("there")
                 if rank == victim:
-                    work = dist.all_reduce(x, async_op=True)
                     os.kill(os.getpid(), signal.SIGKILL)
-                    work.wait()
-            kind = step % 3
-            if kind == 0:
-                dist.all_reduce(x, op=dist.ReduceOp.MAX)
-            elif kind == 1:
-                dist.all_gather_into_tensor(out, x)
-            else:
-                dist.broadcast(x, src=step % size)
+            call.wait()
             if x[0].item() != 1.0:
                 raise AssertionError("wrong result")
     except RuntimeError as error:

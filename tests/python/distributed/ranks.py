@@ -3,7 +3,6 @@ process takes seconds, so a pool serves many tests."""
 
 from __future__ import annotations
 
-import os
 import socket
 import time
 import traceback
@@ -26,13 +25,16 @@ def free_port() -> int:
 
 
 def join(rank: int, size: int, port: int, backend: str | None = None, timeout: float = 30) -> None:
-    """What torchrun and init_process_group() do."""
+    """Forms a group. Starting may take longer than the group's timeout allows a collective."""
     import torch.distributed as dist
 
-    os.environ.update(
-        MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), RANK=str(rank), WORLD_SIZE=str(size)
+    patience = timedelta(seconds=120)
+    store = dist.TCPStore("127.0.0.1", port, size, is_master=rank == 0, timeout=patience)
+    store.set(f"here{rank}", "")
+    store.wait([f"here{other}" for other in range(size)], patience)
+    dist.init_process_group(
+        backend, store=store, rank=rank, world_size=size, timeout=timedelta(seconds=timeout)
     )
-    dist.init_process_group(backend, timeout=timedelta(seconds=timeout))
 
 
 def _serve(rank: int, size: int, port: int, pipe: Connection) -> None:

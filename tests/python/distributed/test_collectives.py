@@ -354,6 +354,27 @@ def test_two_ranks(two: Ranks, check: Any, mode: str) -> None:
     two.run(in_mode, mode, check)
 
 
+def with_copies(check: Any) -> None:
+    from torch_tpu import _C
+
+    _C._distributed_always_copy(True)
+    try:
+        check()
+    finally:
+        _C._distributed_always_copy(False)
+
+
+def test_by_way_of_the_host(two: Ranks) -> None:
+    """As on plugins whose memory is not host memory."""
+    for check in CHECKS[1:]:
+        two.run(with_copies, check)
+
+
+def test_debug_eager(two: Ranks) -> None:
+    for check in (check_views, check_values_stay, check_messages, check_async):
+        two.run(in_mode, "debug", check)
+
+
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
 def test_four_ranks(four: Ranks, check: Any) -> None:
     four.run(in_mode, "fused", check)
