@@ -123,9 +123,7 @@ def _add(
     costs: Costs,
     seen: set[tuple[str, int]],
 ) -> None:
-    if '"device_type":"DEVICE_TYPE_SPARSECORE"' in instruction.config or (
-        "sparsecore" in instruction.config.lower()
-    ):
+    if _on_sparse_core(computation, instruction):
         costs.sparse_core += 1
     for inner in _with_fused(module, instruction):
         _add_collective(module, inner, times, devices, costs, seen)
@@ -150,6 +148,12 @@ def _add(
     costs.parts.append(part)
     if _is_move(computation, instruction):
         costs.moves.append(part)
+
+
+def _on_sparse_core(computation: Computation, instruction: Instruction) -> bool:
+    if instruction.opcode in ("parameter", "constant", "tuple", "get-tuple-element"):
+        return False
+    return "sparse" in computation.thread or "SPARSECORE" in instruction.config.upper()
 
 
 def _is_move(computation: Computation, instruction: Instruction) -> bool:

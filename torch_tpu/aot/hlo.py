@@ -242,6 +242,7 @@ class Computation:
     name: str
     root: int
     instructions: list[Instruction]
+    thread: str = ""  # "sparsecore" for what runs there
 
     def __post_init__(self) -> None:
         self.by_id = {i.id: i for i in self.instructions}
@@ -271,6 +272,7 @@ def parse_module(data: bytes) -> Module:
             _text(computation, 1),
             _int(computation, 6),
             [_instruction(i) for i in _messages(computation, 2)],
+            _text(computation, 8),
         )
         computations[made.id] = made
     entry = computations.get(_int(fields, 6))

@@ -12,19 +12,19 @@ TEST(Annotate, LabelsOfInnerScopesWin) {
   Value y = b.negate(x);
   {
     const LabelScope outer("a \"quoted\" one");
-    y = b.abs(y);
+    y = b.negate(y);
     {
       const LabelScope inner("inner");
       y = b.negate(y);
     }
-    y = b.abs(y);
+    y = b.negate(y);
   }
   y = b.negate(y);
   EXPECT_EQ(current_label(), nullptr);
   EXPECT_EQ(body(b, {y}), R"(    %0 = stablehlo.negate %arg0 : tensor<4xf32>
-    %1 = stablehlo.abs %0 : tensor<4xf32> loc("a \22quoted\22 one")
+    %1 = stablehlo.negate %0 : tensor<4xf32> loc("a \22quoted\22 one")
     %2 = stablehlo.negate %1 : tensor<4xf32> loc("inner")
-    %3 = stablehlo.abs %2 : tensor<4xf32> loc("a \22quoted\22 one")
+    %3 = stablehlo.negate %2 : tensor<4xf32> loc("a \22quoted\22 one")
     %4 = stablehlo.negate %3 : tensor<4xf32>
 )");
 }
