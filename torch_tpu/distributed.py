@@ -43,6 +43,6 @@ def span_processes(store: Any, process: int, processes: int) -> None:
     client of a TPU slice, or of several GPUs; XLA:CPU cannot, and ignores it.
 
     >>> import torch.distributed as dist
-    >>> torch_tpu.distributed.span_processes(dist.HashStore(), 0, 1)  # doctest: +SKIP
+    >>> span_processes(dist.HashStore(), 0, 2)  # doctest: +SKIP
     """
     _C._span_processes(store, process, processes)

@@ -1,6 +1,8 @@
 #include "csrc/distributed/group.h"
 
+#include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/ivalue.h>
+#include <c10/core/InferenceMode.h>
 #include <c10/util/Exception.h>
 
 #include "csrc/base/hash.h"
@@ -205,7 +207,19 @@ bool Group::agree(const CallPtr& call) {
   return false;
 }
 
+namespace {
+
+// Host tensors are plain memory here, made on one thread and written on another: neither autograd
+// nor inference mode has a say in it.
+struct PlainTensors {
+  const c10::InferenceMode no_inference{false};
+  const at::AutoDispatchBelowADInplaceOrView no_autograd;
+};
+
+}  // namespace
+
 void Group::start(const CallPtr& call) {
+  const PlainTensors plain;
   Flight::get().start(call->record);
   std::vector<WorkPtr> works;
   try {
@@ -252,6 +266,7 @@ void Group::start(const CallPtr& call) {
 }
 
 void Group::complete(const CallPtr& call, std::exception_ptr error, bool of_transport) {
+  const PlainTensors plain;
   if (!error) {
     try {
       if (call->finish) call->finish(*call);

@@ -2,6 +2,8 @@
 // collectives.cpp and exchanges.cpp.
 #include "csrc/distributed/process_group.h"
 
+#include <ATen/core/LegacyTypeDispatch.h>
+
 #include "csrc/dispatch/fused.h"
 #include "csrc/dispatch/mode.h"
 #include "csrc/distributed/flight.h"
@@ -68,6 +70,7 @@ WorkPtr TpuBackend::keep(WorkPtr work) {
 
 WorkPtr TpuBackend::issue(Plan plan, std::function<std::vector<WorkPtr>(Call&)> start,
                           std::function<void(Call&)> finish) {
+  const at::AutoDispatchBelowADInplaceOrView below;  // copies of inputs are no part of any graph
   auto call = std::make_shared<Call>();
   call->op = plan.op;
   call->detail = std::move(plan.detail);

@@ -1,7 +1,6 @@
 #include "csrc/distributed/work.h"
 
 #include <ATen/core/ivalue.h>
-#include <c10/core/InferenceMode.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include "csrc/dispatch/mode.h"

@@ -84,6 +84,7 @@ TEST(Env, DefaultsWhenUnsetOrEmpty) {
     EXPECT_EQ(env_memory_limit(), 0);
     EXPECT_EQ(env_dump(), "");
     EXPECT_EQ(env_cache_size(), 16384);
+    EXPECT_EQ(env_flight_size(), 2048);
   }
 }
 

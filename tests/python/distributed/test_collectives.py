@@ -325,6 +325,28 @@ def check_async() -> None:
     assert all(work.is_completed() for work in works)
 
 
+def check_grad_modes() -> None:
+    """Tensors of inference mode, and tensors that require a gradient."""
+    size = dist.get_world_size()
+    with torch.inference_mode():
+        for dtype in (torch.float32, torch.int16):
+            x = torch.full((4, 4), 2, device=TPU, dtype=dtype)
+            dist.all_reduce(x, op=dist.ReduceOp.AVG)
+            same(x, torch.full((4, 4), 2, dtype=dtype))
+            dist.all_reduce(x[:, 1], op=dist.ReduceOp.AVG)
+            out = torch.empty(4, dtype=dtype, device=TPU)
+            dist.reduce_scatter_tensor(out, torch.ones(4 * size, dtype=dtype, device=TPU))
+            same(out, torch.full((4,), size, dtype=dtype))
+    weight = torch.ones(4, 4, device=TPU, requires_grad=True)
+    with torch.no_grad():
+        dist.all_reduce(weight)
+        dist.broadcast(weight.t(), src=0)
+    (weight * 2).sum().backward()
+    assert weight.grad is not None
+    same(weight.grad, torch.full((4, 4), 2.0))
+    same(weight.detach(), torch.full((4, 4), float(size)))
+
+
 CHECKS = [
     check_reductions,
     check_against_gloo,
@@ -338,6 +360,7 @@ CHECKS = [
     check_groups,
     check_objects_and_barriers,
     check_async,
+    check_grad_modes,
 ]
 
 
