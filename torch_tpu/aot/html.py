@@ -241,7 +241,7 @@ def _roofline(report: Report) -> str:
 
     def x(intensity: float) -> float:
         at = (math.log10(max(intensity, 1e-9)) - low) / (high - low)
-        return 46 + 540 * min(1.0, max(0.0, at))
+        return 30 + 530 * min(1.0, max(0.0, at))
 
     def y(rate: float) -> float:
         at = (math.log10(max(rate, 1.0)) - floor) / (ceiling - floor)
@@ -268,9 +268,9 @@ def _roofline(report: Report) -> str:
             f"{size(p.bytes)}, {duration(seconds)}</title></circle>"
         )
     svg = (
-        f'<svg class=roofline viewBox="0 0 600 262"><polyline points="{line}"/>{circles}{marks}'
-        f"<text x=316 y=258 text-anchor=middle>FLOPs per byte of HBM</text>"
-        f"<text x=586 y=12 text-anchor=end>{count(g.flops, 'FLOP/s')}</text></svg>"
+        f'<svg class=roofline viewBox="0 -14 600 278"><polyline points="{line}"/>{circles}{marks}'
+        f"<text x=295 y=260 text-anchor=middle>FLOPs per byte of HBM</text>"
+        f"<text x=560 y=4 text-anchor=end>{count(g.flops, 'FLOP/s')}</text></svg>"
     )
     legend = (
         "<div class=legend><span><i class=a></i>bound by compute</span>"

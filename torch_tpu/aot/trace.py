@@ -256,6 +256,7 @@ class _Tracing:
         values: dict[nn.Parameter, torch.Tensor] = {}
         for module in self._modules:
             for name, p in module.named_parameters():
+                name = self._shown(name) if id(p) in self._stacked else name
                 if p not in values:
                     values[p] = self._add("parameter", name, p, id(p) in self._stacked)
                     names[id(p)] = name
@@ -271,6 +272,12 @@ class _Tracing:
                         name = f"{names[id(owner)]}.{key}"
                         state[key] = self._add("state", name, value, id(owner) in self._stacked)
         self._replace(values)
+
+    @staticmethod
+    def _shown(name: str) -> str:
+        """Of a stack: "blocks.*.up.weight" for "blocks.0.up__weight"."""
+        path, _, leaf = name.rpartition(".")
+        return f"{path.removesuffix('0')}*.{leaf.replace('__', '.')}"
 
     def _stand_in_for_buffers(self, owner: nn.Module, prefix: str) -> None:
         for kind, holder in (("buffer", owner._buffers), ("constant", vars(owner))):
