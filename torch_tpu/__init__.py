@@ -94,7 +94,7 @@ except Exception as error:
     _autoload_error = error
 
 if TYPE_CHECKING:
-    from torch_tpu import aot, compare, debug, distributed, kernels, pallas, safetensors, tpu
+    from torch_tpu import aot, compare, debug, distributed, kernels, pallas, safetensors, spmd, tpu
     from torch_tpu._export import export, load
     from torch_tpu._lint import lint
     from torch_tpu.pallas import jax_op
@@ -124,11 +124,21 @@ __all__ = [
     "reset_stats",
     "safetensors",
     "set_mode",
+    "spmd",
     "stats",
     "tpu",
 ]
 
-_LAZY_MODULES = ("aot", "compare", "debug", "distributed", "kernels", "pallas", "safetensors")
+_LAZY_MODULES = (
+    "aot",
+    "compare",
+    "debug",
+    "distributed",
+    "kernels",
+    "pallas",
+    "safetensors",
+    "spmd",
+)
 _LAZY_FUNCTIONS = {"export": "_export", "jax_op": "pallas", "lint": "_lint", "load": "_export"}
 
 

@@ -19,5 +19,6 @@ void bind_regions(py::module_& m);      // control flow inside a recording
 void bind_foreign(py::module_& m);      // kernels in JAX and Pallas
 void bind_topology(py::module_& m);     // compiling for devices that are not attached
 void bind_distributed(py::module_& m);  // process group, flight recorder
+void bind_spmd(py::module_& m);         // programs over several devices
 
 }  // namespace torch_tpu::bindings

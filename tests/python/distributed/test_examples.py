@@ -62,3 +62,13 @@ def test_tensor_parallel() -> None:
 
 def test_rank0_logging() -> None:
     assert len(losses(torchrun("rank0_logging.py"))) == 3
+
+
+def test_single_controller() -> None:
+    output = run(str(EXAMPLES / "single_controller.py"))
+    found = losses(output)
+    assert len(found) == 10
+    assert found[-1] < found[0]
+    assert "of (256, 64): (64, 64) a device" in output
+    assert re.search(r"\d+ x all-reduce between 2 devices", output)
+    assert re.search(r"\d+ x all-reduce between 4 devices", output)
