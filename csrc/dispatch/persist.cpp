@@ -1,11 +1,15 @@
 #include "csrc/dispatch/persist.h"
 
+#include <mutex>
+#include <unordered_map>
+
 #include "csrc/base/digest.h"
 #include "csrc/cache/program_cache.h"
 #include "csrc/cache/program_store.h"
 #include "csrc/dispatch/build.h"
 #include "csrc/dispatch/decompose.h"
 #include "csrc/dispatch/misses.h"
+#include "csrc/dispatch/mode.h"
 #include "csrc/ops/foreign.h"
 
 namespace torch_tpu::dispatch {
@@ -14,6 +18,15 @@ namespace {
 // Whether the name and the key say all about the program. An op of somebody else's is decomposed by
 // code that may change while its name stays.
 bool has_lasting_meaning(const std::string& op) { return op.rfind("aten::", 0) == 0; }
+
+// Programs from disk do not know their call, which costs a little to find out. Where an op comes
+// with several sizes, Fused Eager will ask: pieces whose sizes change are compared by their nodes.
+bool sizes_change(const trace::Program& program) {
+  static std::mutex mutex;
+  static auto* counts = new std::unordered_map<uint64_t, int>();
+  const std::lock_guard lock(mutex);
+  return ++(*counts)[program.flavor] > 1;
+}
 
 // A decomposition may have failed for reasons that lie in this process.
 bool worth_keeping(const Op& op, const trace::Program& program) {
@@ -46,6 +59,9 @@ trace::ProgramPtr load_or_build(const Frame& frame, uint64_t hash) {
   if (lasting) {
     if (trace::ProgramPtr program = store.load(frame.key)) {
       if (frame.op.entry->lower == nullptr) add_decomposed_op(frame.op.name);
+      if (mode() == base::Mode::kFused && program->fusible && sizes_change(*program)) {
+        add_node(frame, *program);
+      }
       return memory.insert(frame.key, hash, std::move(program));
     }
   }

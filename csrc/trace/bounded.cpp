@@ -124,6 +124,17 @@ Bounds plan_bounds(const FusedProgram& piece, std::shared_ptr<const Forms> forms
 
 namespace {
 
+// Attention does only with dropout.
+bool draws(const Node& node) {
+  if (!node.entry->random) return false;
+  for (const NodeArg& arg : node.args) {
+    if (arg.name == "dropout_p" && arg.scalars.size() == 1 && arg.scalars[0].known == 0.0) {
+      return false;
+    }
+  }
+  return true;
+}
+
 // From the buffer's size to what the ops compute with, and what counts of that.
 Value enter(Builder& b, Value value, FormsRef sizes, int64_t high, const Size& n) {
   for (size_t d = 0; d < sizes.size(); ++d) {
@@ -180,7 +191,7 @@ std::string lower_bounded(const FusedProgram& program) {
     Node node = *program.nodes[at]->node;
     const NodeForms forms = take_forms(rest, bounds.high, node);
     if (forms.writes_part) throw Unproven(node.name + " writes a view that varies");
-    if (node.entry->random) {
+    if (draws(node)) {
       for (FormsRef sizes : forms.results) {
         if (varies(sizes)) throw Unproven(node.name + " draws as many numbers as vary");
       }
