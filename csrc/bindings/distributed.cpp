@@ -54,6 +54,8 @@ void bind_distributed(py::module_& m) {
   m.def(
       "_flight_set_rank", [](int rank, int size) { Flight::get().set_rank(rank, size); },
       py::arg("rank"), py::arg("world_size"), "Who we are, for the file.");
+  m.def("_distributed_always_copy", &distributed::set_always_copy, py::arg("always"),
+        "Collectives go by way of copies on the host, as where device memory is not host memory.");
   m.def(
       "_distributed_stop", [] { Watchdog::get().stop(); }, NoGil(),
       "Ends the watchdog: no call is looked after any more. At the end of the process.");
