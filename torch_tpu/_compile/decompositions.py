@@ -6,6 +6,7 @@ instead of a result as large again. All other ops stay whole: their lowerings kn
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -71,14 +72,28 @@ def _nll_loss_backward(
     return torch.where(picked, slope, 0).to(self.dtype)
 
 
+def _of_fixed_sizes(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Bounded programs know how the sizes of one op's tensors relate, not those of its parts."""
+
+    @functools.wraps(function)
+    def call(first: Tensor, *args: Any, **kwargs: Any) -> Any:
+        if not all(isinstance(size, int) for size in first.shape):
+            return NotImplemented
+        return function(first, *args, **kwargs)
+
+    return call
+
+
+@functools.cache
 def table() -> dict[Any, Callable[..., Any]]:
     """By overload, as AOTAutograd wants it."""
     aten = torch.ops.aten
-    return {
+    taken = {
         **get_decompositions([aten._log_softmax, aten._log_softmax_backward_data]),
         aten.nll_loss_forward.default: _nll_loss_forward,
         aten.nll_loss_backward.default: _nll_loss_backward,
     }
+    return {op: _of_fixed_sizes(function) for op, function in taken.items()}
 
 
 def partition(joint: fx.GraphModule, inputs: Any, **kwargs: Any) -> Any:
