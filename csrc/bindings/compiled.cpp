@@ -349,7 +349,7 @@ void bind_compiled(py::module_& m) {
               self.get().add_bounded_result(tensor, std::move(how));
             }
             const py::gil_scoped_release release;
-            return self.get().finish(name, /*share=*/false);
+            return self.get().finish(name, /*share=*/false, results.size());
           },
           py::arg("name"), py::arg("results"))
       .def(
@@ -370,16 +370,17 @@ void bind_compiled(py::module_& m) {
           py::arg("name"), py::arg("results"))
       .def(
           "compile",
-          [](PyRecording& self, const std::string& name, const py::list& results, bool share) {
+          [](PyRecording& self, const std::string& name, const py::list& results, bool share,
+             std::optional<size_t> visible) {
             py::list others = self.take_results(results);
             CompiledPtr graph;
             {
               const py::gil_scoped_release release;
-              graph = self.get().finish(name, share);
+              graph = self.get().finish(name, share, visible.value_or(results.size()));
             }
             return std::make_pair(std::move(graph), std::move(others));
           },
-          py::arg("name"), py::arg("results"), py::arg("share"));
+          py::arg("name"), py::arg("results"), py::arg("share"), py::arg("visible") = py::none());
   py::class_<CompiledFunction>(m, "_CompiledFunction")
       .def(py::init<>())
       .def("add", &CompiledFunction::add, py::arg("graph"), py::arg("constants"), py::arg("others"))

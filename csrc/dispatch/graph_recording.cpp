@@ -1,5 +1,8 @@
 #include "csrc/dispatch/graph_recording.h"
 
+#include <algorithm>
+#include <numeric>
+
 #include <ATen/MemoryOverlap.h>
 
 #include "csrc/device/tensor.h"
@@ -12,6 +15,23 @@ using stablehlo::DType;
 
 bool on_device(const at::Tensor& tensor) {
   return tensor.defined() && tensor.device().type() == c10::DeviceType::PrivateUse1;
+}
+
+// The dims from the slowest to the fastest in memory, where that is another order than theirs and
+// all elements lie apart.
+std::optional<std::vector<int64_t>> memory_order(const at::Tensor& tensor) {
+  if (!on_device(tensor) || tensor.is_contiguous() || tensor.is_conj() || tensor.is_neg()) {
+    return std::nullopt;
+  }
+  std::vector<int64_t> order(static_cast<size_t>(tensor.dim()));
+  std::iota(order.begin(), order.end(), 0);
+  for (const int64_t d : order) {
+    if (tensor.stride(d) <= 0) return std::nullopt;  // repeated along it
+  }
+  std::stable_sort(order.begin(), order.end(),
+                   [&](int64_t a, int64_t b) { return tensor.stride(a) > tensor.stride(b); });
+  if (std::is_sorted(order.begin(), order.end())) return std::nullopt;
+  return order;
 }
 
 }  // namespace
@@ -102,7 +122,7 @@ std::unordered_set<const device::Cell*> GraphRecording::overlapping() const {
   return out;
 }
 
-std::string GraphRecording::end(trace::Program& program, Sharing sharing) {
+std::string GraphRecording::end(trace::Program& program, Sharing sharing, size_t visible) {
   int next = 0;
   for (size_t i = 0; i < values_.size(); ++i) {
     const at::Tensor& first = stand_ins_[made_->bases_[i]];
@@ -128,7 +148,8 @@ std::string GraphRecording::end(trace::Program& program, Sharing sharing) {
   if (sharing == Sharing::kNone) bases.clear();
   const auto shared =
       sharing == Sharing::kAll ? overlapping() : std::unordered_set<const device::Cell*>();
-  for (const at::Tensor& result : results_) {
+  for (size_t i = 0; i < results_.size(); ++i) {
+    const at::Tensor& result = results_[i];
     const c10::TensorImpl& impl = *result.unsafeGetTensorImpl();
     const auto [place, fresh] = places.try_emplace(&impl, next);
     if (!fresh && result.defined()) {
@@ -146,6 +167,17 @@ std::string GraphRecording::end(trace::Program& program, Sharing sharing) {
       made_->results_.push_back({base->second, CompiledGraph::View(result)});
       continue;
     }
+    if (const auto order = i < visible ? std::nullopt : memory_order(result)) {
+      const at::Tensor ordered = result.permute(*order);
+      recorder_->add_result(ordered, /*may_repeat=*/false);
+      const trace::Shape dense = trace::contiguous_strides(ordered.sizes());
+      trace::Geometry geometry{trace::to_shape(result.sizes()), dense, 0};
+      for (size_t d = 0; d < order->size(); ++d) geometry.strides[(*order)[d]] = dense[d];
+      places.erase(place);  // it names the tensor, of which the program's output is the base
+      made_->results_.push_back(
+          {next++, CompiledGraph::View(result.scalar_type(), std::move(geometry))});
+      continue;
+    }
     recorder_->add_result(result, /*may_repeat=*/true);
     made_->results_.push_back({next++, std::nullopt});
   }
@@ -156,18 +188,18 @@ std::string GraphRecording::end(trace::Program& program, Sharing sharing) {
 
 void GraphRecording::module(const std::string& name, RecordedModule& out) {
   out.description.name = name;
-  out.text = end(out.description, Sharing::kNone);
+  out.text = end(out.description, Sharing::kNone, results_.size());
   for (const CompiledGraph::Result& result : made_->results_) out.results.push_back(result.from);
 }
 
-CompiledPtr GraphRecording::finish(const std::string& name, bool share) {
+CompiledPtr GraphRecording::finish(const std::string& name, bool share, size_t visible) {
   auto program = c10::make_intrusive<trace::Program>();
   program->name = name;
   // Results that are cut to their sizes have memory of their own.
   const Sharing sharing = !made_->bounds_.empty() ? Sharing::kNone
                           : share                 ? Sharing::kAll
                                                   : Sharing::kArguments;
-  std::string text = end(*program, sharing);
+  std::string text = end(*program, sharing, made_->bounds_.empty() ? visible : results_.size());
   recorder_.reset();
   compile_by_text(*program, std::move(text));
   made_->program_ = std::move(program);

@@ -35,8 +35,10 @@ class GraphRecording {
   void add_result(const at::Tensor& tensor);
   void add_bounded_result(const at::Tensor& tensor, BoundedResult how);
   // Compiles, or loads from disk. Ends the recording. With `share`, results that overlap in memory
-  // do so at every call; else each has its own.
-  CompiledPtr finish(const std::string& name, bool share);
+  // do so at every call; else each has its own. The first `visible` results lie as the caller
+  // expects them; the others, saved for backward, in the order of their strides, so that a
+  // transposed view of what the program made is not copied.
+  CompiledPtr finish(const std::string& name, bool share, size_t visible);
   // The module alone.
   void module(const std::string& name, RecordedModule& out);
 
@@ -45,7 +47,7 @@ class GraphRecording {
   enum class Sharing : uint8_t { kNone, kArguments, kAll };
   void check_argument(const at::Tensor& tensor) const;
   at::Tensor add(const at::Tensor& tensor, const trace::DeviceValue& value);
-  std::string end(trace::Program& program, Sharing sharing);
+  std::string end(trace::Program& program, Sharing sharing, size_t visible);
   std::unordered_set<const device::Cell*> overlapping() const;
 
   std::unique_ptr<Recorder> recorder_;

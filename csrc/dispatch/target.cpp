@@ -57,6 +57,7 @@ ops::Target current_target() {
   target.extremes_keep_nan = kind != PlatformKind::kCpu;
   target.has_s8_dot = kind != PlatformKind::kCpu && kind != PlatformKind::kCuda;
   target.rounds_half_products = kind == PlatformKind::kCuda;
+  target.aligns_half_rows = kind == PlatformKind::kCuda;
   target.f32_precision = f32_precision();
   if (const uint64_t forced = attention_word()) {
     target.attention = static_cast<AttentionForm>((forced & ((1 << kFormBits) - 1)) - 1);

@@ -153,8 +153,8 @@ constexpr double kInvSqrt2 = 1 / std::numbers::sqrt2;
 
 Value gelu_tanh_inner(const Value& x) { return (x + x * x * x * kGeluKappa) * kGeluBeta; }
 
-// By erfc, whose relative precision keeps the negative tail right; 1 + erf would cancel.
-Value normal_cdf(const Value& x) { return math::erfc(x * -kInvSqrt2) * 0.5; }
+// As PyTorch computes it. By erfc the negative tail would keep more digits, at twice the cost.
+Value normal_cdf(const Value& x) { return (math::erf(x * kInvSqrt2) + 1) * 0.5; }
 
 Values lower_gelu(Call& c) {
   const Value x = in(c, "self");

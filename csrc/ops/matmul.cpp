@@ -22,17 +22,64 @@ namespace {
 
 using stablehlo::DotDims;
 
+const DotDims kMatrices = {{}, {}, {1}, {0}};
+
 Value dot(const Value& a, const Value& b, const DotDims& dims, DType result) {
   if (is_wide_integer(a.dtype())) return integer_dot(a, b, dims);
   return a.builder().dot_general(a, b, dims, result, matmul_precision(a.dtype()));
 }
 
-Value dot(Call& c, const Value& a, const Value& b, const DotDims& dims) {
-  const bool rounds = target().rounds_half_products && c.out(0).dtype == a.dtype();
-  return dot(a, b, dims, rounds ? a.dtype() : opmath(a.dtype()));
+constexpr int64_t kAlignedRow = 8;
+constexpr int64_t kLongRow = 512;             // padding costs little beside it
+constexpr int64_t kLargeProduct = 1ll << 31;  // multiplications
+
+bool is_odd_row(const Value& x, int64_t dim) {
+  return x.dim(dim) >= kLongRow && x.dim(dim) % kAlignedRow != 0 && !x.type().varies(dim);
 }
 
-const DotDims kMatrices = {{}, {}, {1}, {0}};
+Value pad_row(const Value& x, int64_t dim) {
+  Dims high(x.rank(), 0);
+  high[dim] = (x.dim(dim) + kAlignedRow - 1) / kAlignedRow * kAlignedRow - x.dim(dim);
+  return x.builder().pad(x, full(x.builder(), 0, x.dtype(), {}), Dims(x.rank(), 0), high);
+}
+
+// Of matrices; see Target::aligns_half_rows. The result's own rows stay as they are: what reads
+// them would have to cut them.
+Value aligned_dot(Value a, Value b, const DotDims& dims, DType result) {
+  const int64_t summed = dims.lhs_contracting[0], others = dims.rhs_contracting[0];
+  const int64_t rows = a.dim(1 - summed);
+  if (is_odd_row(a, summed)) {
+    a = pad_row(a, summed);
+    b = pad_row(b, others);
+  }
+  const bool cut = summed == 0 && is_odd_row(a, 1);
+  if (cut) a = pad_row(a, 1);
+  const Value product = dot(a, b, dims, result);
+  return cut ? a.builder().slice_dim(product, 0, 0, rows) : product;
+}
+
+bool aligns(const Value& a, const Value& b, const DotDims& dims) {
+  if (!target().aligns_half_rows || (a.dtype() != DType::kBF16 && a.dtype() != DType::kF16)) {
+    return false;
+  }
+  return a.rank() == 2 && b.rank() == 2 && dims.lhs_contracting.size() == 1 &&
+         a.numel() * b.dim(1 - dims.rhs_contracting[0]) >= kLargeProduct;
+}
+
+Value dot(Call& c, const Value& a, const Value& b, const DotDims& dims) {
+  const bool rounds = target().rounds_half_products && c.out(0).dtype == a.dtype();
+  const DType result = rounds ? a.dtype() : opmath(a.dtype());
+  return aligns(a, b, dims) ? aligned_dot(a, b, dims, result) : dot(a, b, dims, result);
+}
+
+// The first factor of a product of matrices as it lies in memory: a transposed view has its rows
+// in the other dimension.
+Value mm(Call& c, std::string_view first, const Value& b) {
+  const Value a = c.tensor(first);
+  if (!aligns(a, b, kMatrices) || c.contiguous(first)) return dot(c, a, b, kMatrices);
+  return dot(c, c.b.transpose(a, {1, 0}), b, {{}, {}, {0}, {0}});
+}
+
 const DotDims kBatches = {{0}, {0}, {2}, {1}};
 
 // Meta kernels do not compare dtypes here; the messages are those of the CPU kernels.
@@ -71,7 +118,7 @@ Value add_scaled(Call& c, const Value& product) {
 
 Values lower_mm(Call& c) {
   check_factors(c, "self", "mat2");
-  return {dot(c, c.tensor("self"), c.tensor("mat2"), kMatrices)};
+  return {mm(c, "self", c.tensor("mat2"))};
 }
 
 Values lower_bmm(Call& c) { return {dot(c, c.tensor("self"), c.tensor("mat2"), kBatches)}; }
@@ -84,7 +131,7 @@ Value addmm(Call& c) {
   if (is(c, "alpha", 0)) {
     return add_scaled(c, full(c.b, 0, opmath(mat1.dtype()), {mat1.dim(0), mat2.dim(1)}));
   }
-  return add_scaled(c, dot(c, mat1, mat2, kMatrices));
+  return add_scaled(c, mm(c, "mat1", mat2));
 }
 
 Values lower_addmm(Call& c) {

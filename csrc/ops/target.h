@@ -25,6 +25,9 @@ struct Target {
   // A product of half types is asked for in that type, and the bias is added in it. XLA:CUDA has
   // kernels that do both before they round once, but for f32 results writes twice the bytes.
   bool rounds_half_products = false;
+  // Rows of half types whose length is no multiple of 8 are padded for large products: cuBLAS reads
+  // others at a third of the speed.
+  bool aligns_half_rows = false;
   // Of products of f32: the user's setting when the op was called. An op may be lowered later.
   stablehlo::Precision f32_precision = stablehlo::Precision::kHighest;
   AttentionForm attention = AttentionForm::kBlocks;

@@ -9,10 +9,9 @@ from typing import Any
 import torch
 from torch import fx
 from torch._dynamo.backends.common import aot_autograd
-from torch._functorch.partitioners import min_cut_rematerialization_partition
 
 import torch_tpu._compile.control_flow  # noqa: F401, for its handlers
-from torch_tpu._compile import hook, interface
+from torch_tpu._compile import decompositions, hook, interface
 from torch_tpu._compile.collectives import SplitGraph, has_collectives
 from torch_tpu._compile.graph import CompiledGraph
 from torch_tpu._compile.options import Options
@@ -38,7 +37,8 @@ def compile_graph(
         fw_compiler=compiler("forward"),
         bw_compiler=compiler("backward"),
         inference_compiler=compiler("inference"),
-        partition_fn=functools.partial(min_cut_rematerialization_partition, compiler="tpu"),
+        decompositions=decompositions.table(),
+        partition_fn=decompositions.partition,
         keep_inference_input_mutations=True,
     )
     return backend(gm, example_inputs)

@@ -40,6 +40,7 @@ class CompiledGraph:
         self._gm = gm
         self._options = options
         self._kind = kind
+        self._visible = visible
         self._name = f"compiled_{kind}_{next(_serial)}"
         self._program = _C._CompiledFunction()
         self._op_by_op: str = ""  # why
@@ -84,15 +85,15 @@ class CompiledGraph:
         self._after = HostPart(self._plan.after, outputs)
         needed = [*self._plan.uploads, *outputs, *self._after.inputs]
         self._before = HostPart(self._plan.before, list(dict.fromkeys(needed)))
-        self._bounded = self._bounded_graph(visible)
+        self._bounded = self._bounded_graph()
 
-    def _bounded_graph(self, visible: int | None) -> BoundedGraph | None:
+    def _bounded_graph(self) -> BoundedGraph | None:
         plan = self._plan
         assert plan is not None
         if not (self._direct and self._options.bounded and BoundedGraph.wanted(plan)):
             return None
         try:
-            return BoundedGraph(plan, self._name, visible)
+            return BoundedGraph(plan, self._name, self._visible)
         except UnprovenError as error:
             self._give_up_bounds(error)
             return None
@@ -222,7 +223,9 @@ class CompiledGraph:
             self._numbers |= {i for i, v in enumerate(flat) if isinstance(v, DeviceNumber)}
             flat = [v.tensor if isinstance(v, DeviceNumber) else v for v in flat]
             # What is saved for backward must not change when the user writes to a result.
-            return recording.compile(self._name, flat, share=self._kind == "inference")
+            share = self._kind == "inference"
+            visible = self._visible if self._direct else None
+            return recording.compile(self._name, flat, share=share, visible=visible)
 
     def _bind(self, inputs: list[Any]) -> Env:
         """What the placeholders, constants and uploads are, by the order of `_device_inputs`."""

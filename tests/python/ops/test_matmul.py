@@ -1,11 +1,15 @@
 """Matrix products: every op against CPU, scalars as runtime values, dtype errors."""
 
+from collections.abc import Callable, Sequence
+from typing import Any
+
 import pytest
 import torch
 import torch.nn.functional as F
 from ops.harness import COMPLEX, FLOAT, FLOATS, Case, cases
 
 import torch_tpu
+from torch_tpu import _C
 
 NUMBERS = (*FLOATS, torch.int64, *COMPLEX)
 
@@ -125,3 +129,41 @@ def test_precision_is_part_of_the_key():
     finally:
         torch.set_float32_matmul_precision("highest")
     assert torch_tpu._C._program_stats()["misses"] == before + 2
+
+
+LARGE, ODD, WIDE = 2048, 1031, 1024
+
+
+@pytest.mark.parametrize(
+    ("product", "shapes"),
+    [
+        (lambda a, b: [a @ b], [(LARGE, ODD), (ODD, WIDE)]),
+        (lambda a, b: [a.t() @ b], [(LARGE, ODD), (LARGE, WIDE)]),
+        (
+            lambda g, x, w: torch.ops.aten.linear_backward(x, g, w, [True, True, False])[:2],
+            [(LARGE, ODD), (LARGE, WIDE), (ODD, WIDE)],
+        ),
+    ],
+    ids=["summed", "transposed", "linear_backward"],
+)
+def test_odd_rows_of_half_types_are_padded_for_cuda(
+    product: Callable[..., Sequence[torch.Tensor]], shapes: list[tuple[int, int]]
+) -> None:
+    """Recorded for XLA:CUDA; the program itself is plain and runs here."""
+    torch.manual_seed(0)
+    args = [torch.randn(shape, dtype=torch.bfloat16) for shape in shapes]
+    on_device = [t.to("tpu") for t in args]
+
+    def record(end: Callable[[Any, list[torch.Tensor]], Any]) -> Any:
+        with _C._Recording(0, platform="cuda") as recording, torch.no_grad():
+            return end(recording, list(product(*map(recording.argument, on_device))))
+
+    module = record(lambda recording, results: recording.module("padded", results))
+    assert "stablehlo.pad" in module["text"]
+    graph, others = record(lambda recording, results: recording.compile("padded", results, False))
+    function = _C._CompiledFunction()
+    function.add(graph, [], others)
+    results = function(list(on_device))
+    for result, right in zip(results, product(*(t.to("tpu").float() for t in args)), strict=True):
+        assert result.shape == right.shape
+        torch.testing.assert_close(result.float(), right, rtol=1e-2, atol=0.5)

@@ -1,0 +1,90 @@
+"""What AOTAutograd takes apart before the partitioner chooses what to save for backward.
+
+Of a cross entropy it then saves the logits, which are in memory anyway, and two numbers a row,
+instead of a result as large again. All other ops stay whole: their lowerings know more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+from torch._decomp import get_decompositions
+from torch._functorch.partitioners import min_cut_rematerialization_partition
+
+_MEAN, _NONE = 1, 0  # of at::Reduction
+
+
+def _wide(x: Tensor) -> Tensor:
+    return x.float() if x.dtype.itemsize < 4 else x
+
+
+def _nll_loss_forward(
+    self: Tensor, target: Tensor, weight: Tensor | None, reduction: int, ignore_index: int
+) -> tuple[Tensor, Tensor]:
+    if not any(self.stride()):
+        return NotImplemented  # our own call below
+    # The sum of weights, and the check of the targets with its message.
+    nothing = torch.zeros((), dtype=self.dtype, device=self.device).expand(self.shape)
+    _, total = torch.ops.aten.nll_loss_forward(nothing, target, weight, reduction, ignore_index)
+    dim = min(self.dim() - 1, 1)
+    counts = target != ignore_index
+    index = torch.where(counts, target, 0)
+    loss = -_wide(self.gather(dim, index.unsqueeze(dim)).squeeze(dim))
+    if weight is not None:
+        loss = loss * weight[index]
+    loss = torch.where(counts, loss, 0)
+    if reduction != _NONE:
+        loss = loss.sum()
+    if reduction == _MEAN:
+        loss = loss / total
+    return loss.to(self.dtype), total
+
+
+def _nll_loss_backward(
+    grad_output: Tensor,
+    self: Tensor,
+    target: Tensor,
+    weight: Tensor | None,
+    reduction: int,
+    ignore_index: int,
+    total_weight: Tensor,
+) -> Tensor:
+    """A comparison with each class: unlike PyTorch's, it reads nothing of `self` and scatters
+    nothing, so it joins the ops around it."""
+    dim = min(self.dim() - 1, 1)
+    classes = torch.arange(self.shape[dim], device=self.device)
+    if weight is not None and self.dim() == 2:
+        weight = weight.unsqueeze(0)
+    if self.dim() == 2:
+        classes = classes.unsqueeze(0)
+    grad = _wide(grad_output)
+    if reduction == _MEAN:
+        grad = grad / total_weight
+    if reduction == _NONE and self.dim() == 2:
+        grad = grad.unsqueeze(dim)
+    wanted = target.unsqueeze(dim)
+    picked = (classes == wanted) & (wanted != ignore_index)
+    slope = -grad if weight is None else -grad * weight
+    return torch.where(picked, slope, 0).to(self.dtype)
+
+
+def table() -> dict[Any, Callable[..., Any]]:
+    """By overload, as AOTAutograd wants it."""
+    aten = torch.ops.aten
+    return {
+        **get_decompositions([aten._log_softmax, aten._log_softmax_backward_data]),
+        aten.nll_loss_forward.default: _nll_loss_forward,
+        aten.nll_loss_backward.default: _nll_loss_backward,
+    }
+
+
+def partition(joint: fx.GraphModule, inputs: Any, **kwargs: Any) -> Any:
+    """The min-cut partitioner, for which a detach would be a value of its own."""
+    for node in list(joint.graph.nodes):
+        if node.target is torch.ops.aten.detach.default:
+            node.replace_all_uses_with(node.args[0])
+            joint.graph.erase_node(node)
+    return min_cut_rematerialization_partition(joint, inputs, compiler="tpu", **kwargs)
