@@ -18,5 +18,6 @@ void bind_compiled(py::module_& m);     // graphs of torch.compile
 void bind_regions(py::module_& m);      // control flow inside a recording
 void bind_topology(py::module_& m);     // compiling for devices that are not attached
 void bind_distributed(py::module_& m);  // process group, flight recorder
+void bind_spmd(py::module_& m);         // programs over several devices
 
 }  // namespace torch_tpu::bindings

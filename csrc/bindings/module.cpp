@@ -54,4 +54,5 @@ PYBIND11_MODULE(_C, m) {
   bindings::bind_regions(m);
   bindings::bind_topology(m);
   bindings::bind_distributed(m);
+  bindings::bind_spmd(m);
 }

@@ -1,0 +1,79 @@
+// Programs over all devices of the process, for torch_tpu.spmd.
+#include "csrc/dispatch/spmd.h"
+
+#include <torch/csrc/Dtype.h>
+
+#include "csrc/bindings/bindings.h"
+#include "csrc/dispatch/exported.h"
+#include "csrc/distributed/collective_module.h"
+#include "csrc/pjrt/runtime.h"
+
+namespace torch_tpu::bindings {
+namespace {
+
+using dispatch::ShardedModule;
+using dispatch::ShardedProgram;
+using ProgramPtr = c10::intrusive_ptr<ShardedProgram>;
+
+ProgramPtr compile(const std::string& name, const std::string& text,
+                   const std::vector<int>& devices, const py::list& outputs,
+                   const std::vector<std::pair<std::string, std::string>>& checks, uint64_t draws) {
+  ShardedModule module{name, text, devices, {}, {}, draws};
+  for (const py::handle& item : outputs) {
+    const auto [write, dtype] = item.cast<std::pair<int, py::object>>();
+    if (!THPDtype_Check(dtype.ptr())) throw py::type_error("expected a torch.dtype");
+    module.outputs.push_back({write, reinterpret_cast<THPDtype*>(dtype.ptr())->scalar_type});
+  }
+  for (const auto& [kind, message] : checks) {
+    module.checks.push_back({message, dispatch::check_kind(kind)});
+  }
+  const py::gil_scoped_release release;
+  return c10::make_intrusive<ShardedProgram>(std::move(module));
+}
+
+std::string collective_text(const std::string& op, const py::object& dtype,
+                            const std::vector<int64_t>& dims,
+                            const std::vector<std::vector<int64_t>>& groups,
+                            const std::string& reduction) {
+  if (!THPDtype_Check(dtype.ptr())) throw py::type_error("expected a torch.dtype");
+  distributed::CollectiveModule what;
+  what.op = op;
+  what.dtype = ops::to_dtype(reinterpret_cast<THPDtype*>(dtype.ptr())->scalar_type);
+  what.dims = dims;
+  what.groups = groups;
+  distributed::set_reduction(what, reduction);
+  return distributed::collective_module(what);
+}
+
+// Attributes that say where devices are: "coords", "core_on_chip" and others, by the plugin.
+std::vector<std::map<std::string, pjrt::NamedValue>> device_attributes() {
+  std::vector<std::map<std::string, pjrt::NamedValue>> out;
+  for (const pjrt::Device& device : pjrt::Runtime::get().client().addressable_devices()) {
+    out.push_back(device.attributes());
+  }
+  return out;
+}
+
+}  // namespace
+
+void bind_spmd(py::module_& m) {
+  py::class_<ShardedProgram, ProgramPtr>(m, "_ShardedProgram")
+      .def(py::init(&compile), py::arg("name"), py::arg("text"), py::arg("devices"),
+           py::arg("outputs"), py::arg("checks"), py::arg("draws"))
+      .def("run", &ShardedProgram::run, py::arg("args"), py::call_guard<py::gil_scoped_release>())
+      .def_property_readonly("compile_seconds",
+                             [](const ShardedProgram& p) { return p.program().compile_seconds; })
+      .def(
+          "optimized",
+          [](const ShardedProgram& p) {
+            const auto made = p.program().executable.executable().optimized_program();
+            return py::bytes(made ? made->code : std::string());
+          },
+          "The partitioned program as an HloModuleProto with its configuration; may be empty.");
+  m.def("_collective_module", &collective_text, py::arg("op"), py::arg("dtype"), py::arg("dims"),
+        py::arg("groups"), py::arg("reduction") = "sum",
+        "StableHLO of one collective over partitions.");
+  m.def("_device_attributes", &device_attributes, py::call_guard<py::gil_scoped_release>());
+}
+
+}  // namespace torch_tpu::bindings
