@@ -28,16 +28,6 @@ trace::ValuePtr plain_value(const at::Tensor& tensor, int device) {
   return value;
 }
 
-struct Registry {
-  std::mutex mutex;
-  std::list<ShardedProgram*> all;
-};
-
-Registry& registry() {
-  static auto* made = new Registry();
-  return *made;
-}
-
 }  // namespace
 
 ShardedProgram::ShardedProgram(ShardedModule module) : module_(std::move(module)) {
