@@ -6,6 +6,7 @@ namespace torch_tpu::distributed {
 namespace {
 
 using stablehlo::Builder;
+using stablehlo::Dims;
 using stablehlo::Reduction;
 using stablehlo::Value;
 
@@ -13,17 +14,46 @@ Value averaged(Builder& b, const Value& sum, int64_t size) {
   return b.divide(sum, b.splat_int(size, sum.type()));
 }
 
-// Everyone but the first adds zeros: any device may be the source, and every topology has it.
+// Compilers reduce integers bit by bit within a device, not between them: so everything is sent,
+// and reduced where it arrives. `x` has one slice along dimension 0 per member of the group.
+bool bit_by_bit(Reduction kind) {
+  return kind == Reduction::kAnd || kind == Reduction::kOr || kind == Reduction::kXor;
+}
+Value reduce_slices(Builder& b, const Value& x, Reduction kind) {
+  Value start = b.splat_int(0, stablehlo::Type(x.dtype(), {}));
+  if (kind == Reduction::kAnd) start = b.not_(start);
+  return b.reduce(x, start, {0}, kind);
+}
+
+Value all_reduce(Builder& b, const Value& x, int64_t size, Reduction kind,
+                 const stablehlo::CollectiveGroups& groups) {
+  if (!bit_by_bit(kind)) return b.all_reduce(x, groups, kind);
+  Dims dims = x.dims();
+  dims.insert(dims.begin(), 1);
+  return reduce_slices(b, b.all_gather(b.reshape(x, dims), 0, size, groups), kind);
+}
+
+Value reduce_scatter(Builder& b, const Value& x, int64_t size, Reduction kind,
+                     const stablehlo::CollectiveGroups& groups) {
+  if (!bit_by_bit(kind)) return b.reduce_scatter(x, 0, size, groups, kind);
+  const Value sent = b.all_to_all(x, 0, 0, size, groups);
+  Dims dims = x.dims();
+  dims[0] /= size;
+  dims.insert(dims.begin(), size);
+  return reduce_slices(b, b.reshape(sent, dims), kind);
+}
+
+// Everyone but the first of a group adds zeros. Who is first cannot be asked for in a partitioned
+// program, but a one that is sent from there to there arrives nowhere else.
 Value from_first(Builder& b, const Value& x, const CollectiveModule& what,
                  const stablehlo::CollectiveGroups& groups) {
-  const Value me = b.partition_id();
-  Value first;
-  for (const auto& group : what.groups) {
-    const Value same = b.eq(me, b.splat_int(group[0], me.type()));
-    first = first.defined() ? b.or_(first, same) : same;
-  }
+  std::vector<std::pair<int64_t, int64_t>> to_itself;
+  for (const auto& group : what.groups) to_itself.emplace_back(group[0], group[0]);
+  const stablehlo::Type number(stablehlo::DType::kS32, {});
+  const Value sent = b.collective_permute(b.splat_int(1, number), to_itself, 2);
+  const Value first = b.eq(sent, b.splat_int(1, number));
   const Value mask = b.broadcast_in_dim(first, x.dims(), {});
-  return b.all_reduce(b.select(mask, x, b.splat(0, x.type())), groups, Reduction::kAdd);
+  return b.all_reduce(b.select(mask, x, b.splat_int(0, x.type())), groups, Reduction::kAdd);
 }
 
 }  // namespace
@@ -65,11 +95,11 @@ std::string collective_module(const CollectiveModule& what) {
   const Value x = b.parameter(stablehlo::Type(what.dtype, what.dims));
   Value out;
   if (what.op == "all_reduce") {
-    out = b.all_reduce(x, groups, what.reduction);
+    out = all_reduce(b, x, size, what.reduction, groups);
   } else if (what.op == "all_gather") {
     out = b.all_gather(x, 0, size, groups);
   } else if (what.op == "reduce_scatter") {
-    out = b.reduce_scatter(x, 0, size, groups, what.reduction);
+    out = reduce_scatter(b, x, size, what.reduction, groups);
   } else if (what.op == "all_to_all") {
     out = b.all_to_all(x, 0, 0, size, groups);
   } else if (what.op == "broadcast") {

@@ -71,7 +71,7 @@ class Mesh:
             raise ValueError(f"{len(given)} placements for the {len(self.names)} axes of {self}")
         for placement in given:
             if isinstance(placement, Partial) or not isinstance(placement, (Shard, Replicate)):
-                raise ValueError(f"{placement}: a tensor of a mesh is divided or copied")
+                raise ValueError(f"{placement!r}: a tensor of a mesh is divided or copied")
         return tuple(given)
 
     def parts(
@@ -97,7 +97,7 @@ class Mesh:
             if not isinstance(placement, Shard):
                 continue
             if not -len(shape) <= placement.dim < len(shape):
-                raise ValueError(f"{placement} over '{name}' of a tensor of shape {tuple(shape)}")
+                raise ValueError(f"{placement!r} over '{name}' of a tensor of shape {tuple(shape)}")
             counts[placement.dim % len(shape)] *= size
         for dim, (length, count) in enumerate(zip(shape, counts, strict=True)):
             if length % count:

@@ -90,6 +90,7 @@ class Trace(TorchDispatchMode):
         )
         with self._fake_mode:
             found = func(*fake_args, **fake_kwargs)
+        found = _masked(func, found, args, kwargs)
         known = {id(self._fakes[self._slot_of(t)]): t for t in ours}
         results: list[int | None] = []
 
@@ -199,6 +200,18 @@ class Trace(TorchDispatchMode):
             made = recording.module(f"{name}_{self._names}", out)
         arguments = [Argument(t.placements, t.dtype, tuple(t.shape)) for t in self.inputs]
         return build(f"{name}_{self._names}", made, mesh, arguments)
+
+
+def _masked(func: Any, found: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    """A backward op's results without those that nobody asked for, which shapes know nothing of."""
+    names = [argument.name for argument in func._schema.arguments]
+    if "output_mask" not in names or not isinstance(found, tuple):
+        return found
+    at = names.index("output_mask")
+    mask = kwargs.get("output_mask", args[at] if at < len(args) else None)
+    if mask is None or len(mask) != len(found):
+        return found
+    return tuple(value if wanted else None for value, wanted in zip(found, mask, strict=True))
 
 
 def _is_device(value: Any) -> bool:

@@ -222,8 +222,7 @@ def _model() -> GPT:
 
 
 def _batches(steps: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    generator = torch.Generator().manual_seed(1)
-    tokens = [torch.randint(64, (8, 17), generator=generator) for _ in range(steps)]
+    tokens = [(torch.arange(17) + 7 * torch.arange(8)[:, None] + i) % 64 for i in range(steps)]
     return [(t[:, :-1].contiguous(), t[:, 1:].contiguous()) for t in tokens]
 
 
