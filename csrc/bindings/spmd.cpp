@@ -7,6 +7,7 @@
 #include "csrc/dispatch/exported.h"
 #include "csrc/distributed/collective_module.h"
 #include "csrc/pjrt/runtime.h"
+#include "csrc/pjrt/topology.h"
 
 namespace torch_tpu::bindings {
 namespace {
@@ -46,12 +47,22 @@ std::string collective_text(const std::string& op, const py::object& dtype,
 }
 
 // Attributes that say where devices are: "coords", "core_on_chip" and others, by the plugin.
-std::vector<std::map<std::string, pjrt::NamedValue>> device_attributes() {
-  std::vector<std::map<std::string, pjrt::NamedValue>> out;
-  for (const pjrt::Device& device : pjrt::Runtime::get().client().addressable_devices()) {
-    out.push_back(device.attributes());
-  }
+template <class Devices>
+std::vector<pjrt::NamedValues> attributes_of(const Devices& devices) {
+  std::vector<pjrt::NamedValues> out;
+  for (const auto& device : devices) out.push_back(device.attributes());
   return out;
+}
+
+py::bytes compile_for(const pjrt::Topology& topology, const std::string& text, int64_t partitions) {
+  std::optional<pjrt::OptimizedProgram> made;
+  {
+    const py::gil_scoped_release release;
+    pjrt::CompileOptions options = pjrt::CompileOptions::topology(partitions);
+    options.use_shardy_partitioner = true;
+    made = topology.compile(text, options).optimized_program();
+  }
+  return py::bytes(made ? made->code : std::string());
 }
 
 }  // namespace
@@ -73,7 +84,17 @@ void bind_spmd(py::module_& m) {
   m.def("_collective_module", &collective_text, py::arg("op"), py::arg("dtype"), py::arg("dims"),
         py::arg("groups"), py::arg("reduction") = "sum",
         "StableHLO of one collective over partitions.");
-  m.def("_device_attributes", &device_attributes, py::call_guard<py::gil_scoped_release>());
+  m.def(
+      "_device_attributes",
+      [] { return attributes_of(pjrt::Runtime::get().client().addressable_devices()); },
+      py::call_guard<py::gil_scoped_release>());
+  m.def(
+      "_topology_attributes",
+      [](const pjrt::Topology& topology) { return attributes_of(topology.devices()); },
+      py::arg("topology"), "The same of devices that are not attached.");
+  m.def("_compile_sharded_for", &compile_for, py::arg("topology"), py::arg("text"),
+        py::arg("partitions"),
+        "Partitions a module for devices that are not attached; gives what `optimized` does.");
 }
 
 }  // namespace torch_tpu::bindings

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 _MODULE = 1  # of HloModuleProtoWithConfig
 _COMPUTATIONS, _OUTPUT_SHARDING = 3, 12  # of HloModuleProto
 _INSTRUCTIONS = 2
-_NAME, _OPCODE, _SHAPE, _GROUPS, _DEVICE_LIST, _PAIRS = 1, 2, 3, 49, 87, 52
+_NAME, _OPCODE, _SHAPE, _GROUPS, _PAIRS, _DEVICE_LIST, _SHORT_LIST = 1, 2, 3, 49, 52, 87, 92
 
 COLLECTIVES = (
     "all-reduce",
@@ -98,7 +98,7 @@ class Collective:
 
     kind: str  # "all-reduce", …
     name: str
-    groups: tuple[tuple[int, ...], ...]  # of partitions
+    groups: tuple[tuple[int, ...], ...]  # of partitions; of a permute (from, to)
     shape: tuple[int, ...] = field(default=())
 
 
@@ -128,12 +128,16 @@ def collectives(program: bytes) -> list[Collective]:
 
 def _groups(instruction: Fields) -> tuple[tuple[int, ...], ...]:
     groups = [tuple(_ints(group, 1)) for group in _messages(instruction, _GROUPS)]
+    for pair in _messages(instruction, _PAIRS):
+        groups.append(((_ints(pair, 1) or [0])[0], (_ints(pair, 2) or [0])[0]))
+    short = list(_messages(instruction, _SHORT_LIST))
     for devices in _messages(instruction, _DEVICE_LIST):
         groups += [tuple(_ints(group, 1)) for group in _messages(devices, 1)]
-        for short in _messages(devices, 2):
-            count, size = _ints(short, 1)[0], _ints(short, 2)[0]
-            flat = iota_tiles([count, size], _ints(short, 3), _ints(short, 4))
-            groups += [tuple(flat[i * size : (i + 1) * size]) for i in range(count)]
+        short += _messages(devices, 2)
+    for form in short:
+        count, size = _ints(form, 1)[0], _ints(form, 2)[0]
+        flat = iota_tiles([count, size], _ints(form, 3), _ints(form, 4))
+        groups += [tuple(flat[i * size : (i + 1) * size]) for i in range(count)]
     return tuple(groups)
 
 

@@ -1,0 +1,107 @@
+"""Every collective, and a partitioned training step, compiled by libtpu for topologies of 4 and 16
+chips with none attached; and the order of devices from the coordinates that libtpu gives."""
+
+from __future__ import annotations
+
+import importlib.util
+import itertools
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conformance.tpu_compile.children import LoggedChild
+
+SITES = [s for s in os.environ.get("TORCH_TPU_TEST_SITE_PACKAGES", "").split(":") if s]
+HAS_LIBTPU = importlib.util.find_spec("libtpu") is not None or any(
+    (Path(s) / "libtpu" / "libtpu.so").exists() for s in SITES
+)
+pytestmark = [
+    pytest.mark.libtpu,
+    pytest.mark.slow,
+    pytest.mark.skipif(not HAS_LIBTPU, reason="libtpu is not installed"),
+]
+
+Compile = Callable[[str, dict[str, Any]], dict[str, Any]]
+SHAPES = {"v5e:2x2": (2, 2), "v5e:4x4": (4, 4)}
+REDUCTIONS = ("sum", "avg", "product", "min", "max")
+BITS = ("band", "bor", "bxor")
+COLLECTIVES = [
+    *((op, "float32", r) for op in ("all_reduce", "reduce_scatter") for r in REDUCTIONS),
+    *((op, "bfloat16", "sum") for op in ("all_reduce", "reduce_scatter")),
+    *((op, "int32", r) for op in ("all_reduce", "reduce_scatter") for r in (*BITS, "sum")),
+    *(("all_reduce", dtype, "max") for dtype in ("int64", "uint8")),
+    *(
+        (op, dtype, "sum")
+        for op in ("all_gather", "all_to_all", "broadcast", "permute")
+        for dtype in ("float32", "bfloat16", "int32")
+    ),
+]
+# What each becomes; bitwise ones send everything.
+KINDS = {
+    "all_reduce": {"all-reduce"},
+    "reduce_scatter": {"reduce-scatter", "all-reduce"},
+    "all_gather": {"all-gather"},
+    "all_to_all": {"all-to-all"},
+    "broadcast": {"all-reduce", "collective-permute"},
+    "permute": {"collective-permute"},
+}
+
+
+@pytest.fixture(scope="module")
+def compile_for() -> Iterator[Compile]:
+    children: dict[str, LoggedChild] = {}
+
+    def run(topology: str, task: dict[str, Any]) -> dict[str, Any]:
+        if topology not in children:
+            script = str(Path(__file__).with_name("tpu_child.py"))
+            command = [sys.executable, script, topology, *SITES]
+            children[topology] = LoggedChild(command, 240.0, TORCH_TPU_CPU_DEVICES="16")
+        answer = children[topology].run(task)
+        assert answer["status"] == "ok", answer
+        return answer
+
+    yield run
+    for child in children.values():
+        child.stop()
+
+
+@pytest.mark.parametrize("topology", SHAPES)
+def test_every_collective_compiles(compile_for, topology):
+    rows, columns = SHAPES[topology]
+    everyone = [list(range(rows * columns))]
+    in_rows = [list(range(r * columns, (r + 1) * columns)) for r in range(rows)]
+    for groups, (op, dtype, reduction) in itertools.product((everyone, in_rows), COLLECTIVES):
+        task = {"op": op, "dtype": dtype, "reduction": reduction, "groups": groups}
+        answer = compile_for(topology, task)
+        kinds = {kind for kind, _ in answer["collectives"]}
+        assert kinds, task
+        if reduction in BITS:
+            assert kinds <= {"all-gather", "all-to-all", "all-reduce"}, task
+        else:
+            assert kinds <= KINDS[op], (task, kinds)
+
+
+@pytest.mark.parametrize("topology", SHAPES)
+def test_a_partitioned_step_compiles(compile_for, topology):
+    rows, columns = SHAPES[topology]
+    answer = compile_for(topology, {"step": [rows, columns]})
+    groups = [[sorted(g) for g in groups] for _, groups in answer["collectives"]]
+    along_tp = [list(range(r * columns, (r + 1) * columns)) for r in range(rows)]
+    along_dp = [list(range(c, rows * columns, columns)) for c in range(columns)]
+    assert along_tp in groups, answer["collectives"]
+    assert along_dp in groups, answer["collectives"]
+
+
+@pytest.mark.parametrize(
+    ("topology", "shape"),
+    [("v5e:4x4", (2, 8)), ("v5e:4x4", (4, 4)), ("tpu7x:2x2x1", (2, 4)), ("tpu7x:2x2x1", (4, 2))],
+)
+def test_the_order_follows_the_torus(compile_for, topology, shape):
+    places = compile_for(topology, {"order": shape})["places"]
+    assert len({tuple(p) for p in places}) == shape[0] * shape[1]
+    for k in range(0, len(places), shape[1]):
+        for a, b in itertools.pairwise(places[k : k + shape[1]]):
+            assert sum(abs(p - q) for p, q in zip(a, b, strict=True)) == 1
