@@ -14,20 +14,37 @@ Value averaged(Builder& b, const Value& sum, int64_t size) {
   return b.divide(sum, b.splat_int(size, sum.type()));
 }
 
-// Compilers reduce integers bit by bit within a device, not between them: so everything is sent,
-// and reduced where it arrives. `x` has one slice along dimension 0 per member of the group.
-bool bit_by_bit(Reduction kind) {
-  return kind == Reduction::kAnd || kind == Reduction::kOr || kind == Reduction::kXor;
+// What no compiler, or not TPU's, reduces between devices: integers bit by bit, and numbers of 64
+// bits other than by adding. Then everything is sent, and reduced where it arrives.
+bool reduced_on_arrival(const Value& x, Reduction kind) {
+  if (kind == Reduction::kAnd || kind == Reduction::kOr || kind == Reduction::kXor) return true;
+  return kind != Reduction::kAdd && stablehlo::dtype_bytes(x.dtype()) == 8;
 }
+
+Value identity(Builder& b, stablehlo::DType dtype, Reduction kind) {
+  const stablehlo::Type scalar(dtype, {});
+  switch (kind) {
+    case Reduction::kMul:
+      return b.splat_int(1, scalar);
+    case Reduction::kMax:
+      return b.lowest(dtype);
+    case Reduction::kMin:
+      return b.highest(dtype);
+    case Reduction::kAnd:
+      return b.not_(b.splat_int(0, scalar));
+    default:
+      return b.splat_int(0, scalar);
+  }
+}
+
+// `x` has one slice along dimension 0 per member of the group.
 Value reduce_slices(Builder& b, const Value& x, Reduction kind) {
-  Value start = b.splat_int(0, stablehlo::Type(x.dtype(), {}));
-  if (kind == Reduction::kAnd) start = b.not_(start);
-  return b.reduce(x, start, {0}, kind);
+  return b.reduce(x, identity(b, x.dtype(), kind), {0}, kind);
 }
 
 Value all_reduce(Builder& b, const Value& x, int64_t size, Reduction kind,
                  const stablehlo::CollectiveGroups& groups) {
-  if (!bit_by_bit(kind)) return b.all_reduce(x, groups, kind);
+  if (!reduced_on_arrival(x, kind)) return b.all_reduce(x, groups, kind);
   Dims dims = x.dims();
   dims.insert(dims.begin(), 1);
   return reduce_slices(b, b.all_gather(b.reshape(x, dims), 0, size, groups), kind);
@@ -35,7 +52,7 @@ Value all_reduce(Builder& b, const Value& x, int64_t size, Reduction kind,
 
 Value reduce_scatter(Builder& b, const Value& x, int64_t size, Reduction kind,
                      const stablehlo::CollectiveGroups& groups) {
-  if (!bit_by_bit(kind)) return b.reduce_scatter(x, 0, size, groups, kind);
+  if (!reduced_on_arrival(x, kind)) return b.reduce_scatter(x, 0, size, groups, kind);
   const Value sent = b.all_to_all(x, 0, 0, size, groups);
   Dims dims = x.dims();
   dims[0] /= size;

@@ -1,8 +1,8 @@
 """One process, all its devices: tensors divided over a mesh, and programs that XLA partitions.
 
-    >>> from torch_tpu import spmd
-    >>> mesh = spmd.mesh((2, 4), ("dp", "tp"))
-    >>> x = spmd.shard(torch.randn(8, 16), mesh, {"dp": spmd.Shard(0)})
+>>> from torch_tpu import spmd
+>>> mesh = spmd.mesh((2, 4), ("dp", "tp"))
+>>> x = spmd.shard(torch.randn(8, 16), mesh, {"dp": spmd.Shard(0)})
 """
 
 from __future__ import annotations

@@ -117,9 +117,7 @@ class Compiled:
         state = (torch.is_grad_enabled(), *_watched(self._function))
         return (repr(described), str(spec), repr(state))
 
-    def _trace(
-        self, args: Any, kwargs: Any, key: Any, tensors: list[ShardedTensor]
-    ) -> Any:
+    def _trace(self, args: Any, kwargs: Any, key: Any, tensors: list[ShardedTensor]) -> Any:
         before = {id(leaf): (leaf, leaf.grad) for leaf in leaves()}
         trace = Trace(tensors[0].mesh if tensors else None)
         with trace:
@@ -156,9 +154,7 @@ class Compiled:
             else:
                 outside.append(tensor)
         places = {id(t._parts): i for i, t in reversed(list(enumerate(tensors)))}
-        inputs: list[int | ShardedTensor] = [
-            places.get(id(t._parts), -1) for t in trace.inputs
-        ]
+        inputs: list[int | ShardedTensor] = [places.get(id(t._parts), -1) for t in trace.inputs]
         inputs = [t if i == -1 else i for i, t in zip(inputs, trace.inputs, strict=True)]
         program = trace.program(made, getattr(self._function, "__name__", "spmd"))
         self._last = program

@@ -122,9 +122,7 @@ class Mesh:
         return f"sdy.mesh @mesh = <[{axes}]>"
 
 
-def mesh(
-    shape: Sequence[int], names: Sequence[str], devices: Sequence[int] | None = None
-) -> Mesh:
+def mesh(shape: Sequence[int], names: Sequence[str], devices: Sequence[int] | None = None) -> Mesh:
     """The devices of this process on named axes, `mesh((2, 4), ("dp", "tp"))`. Where devices have
     places on a torus, those along the last axis are neighbours; `devices` names another order."""
     return Mesh(shape, names, devices)

@@ -152,9 +152,7 @@ def _placements(
     return found
 
 
-def placements_of(
-    tiles: _hlo.Tiles | None, rank: int, mesh: Mesh
-) -> tuple[Placement, ...] | None:
+def placements_of(tiles: _hlo.Tiles | None, rank: int, mesh: Mesh) -> tuple[Placement, ...] | None:
     """The placements that divide a tensor of that rank so, or None."""
     if tiles is None:
         return tuple(Replicate() for _ in mesh.names)

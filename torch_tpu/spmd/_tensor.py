@@ -97,9 +97,7 @@ def gather(tensor: ShardedTensor) -> torch.Tensor:
     parts = tensor.parts
     whole = torch.empty(tensor.shape, dtype=tensor.dtype)
     done = set()
-    for part, index in zip(
-        parts, tensor.mesh.parts(tensor.shape, tensor.placements), strict=True
-    ):
+    for part, index in zip(parts, tensor.mesh.parts(tensor.shape, tensor.placements), strict=True):
         key = tuple((s.start, s.stop) for s in index)
         if key not in done:
             done.add(key)
@@ -107,9 +105,7 @@ def gather(tensor: ShardedTensor) -> torch.Tensor:
     return whole
 
 
-def shard(
-    tensor: torch.Tensor, mesh: Mesh, placements: Placements | None = None
-) -> ShardedTensor:
+def shard(tensor: torch.Tensor, mesh: Mesh, placements: Placements | None = None) -> ShardedTensor:
     """The tensor over the devices of the mesh. `placements`: `Shard(dim)` or `Replicate()` per axis
     of the mesh, as a list or as a dict by name; an axis that is left out holds copies. Dimensions
     must divide. A leaf that requires gradients gives another one."""
@@ -119,9 +115,7 @@ def shard(
     else:
         tensor_on_cpu = tensor.detach().cpu()
     parts = []
-    for device, index in zip(
-        mesh.devices, mesh.parts(tensor.shape, chosen), strict=True
-    ):
+    for device, index in zip(mesh.devices, mesh.parts(tensor.shape, chosen), strict=True):
         part = tensor_on_cpu[index].clone(memory_format=torch.contiguous_format)
         parts.append(_C._plain(part.to(torch.device("tpu", device))))
     like = torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")

@@ -98,9 +98,7 @@ def check_matmul() -> None:
     assert y.parts[0].shape == (8, 6)
     assert product.collectives() == []
     # Divided along what is summed: an all-reduce over tp.
-    y = product(
-        spmd.shard(a, m, [Shard(0), Shard(1)]), spmd.shard(b, m, [Replicate(), Shard(0)])
-    )
+    y = product(spmd.shard(a, m, [Shard(0), Shard(1)]), spmd.shard(b, m, [Replicate(), Shard(0)]))
     close(y, a @ b)
     kinds = {c.kind: c.groups for c in product.collectives()}
     assert set(kinds) <= {"all-reduce", "reduce-scatter"}, kinds
@@ -344,6 +342,9 @@ def check_collective_modules() -> None:
         for i, found in enumerate(run("reduce_scatter", torch.int32, name)):
             k = 2 * (i % 4)
             assert torch.equal(found.long(), whole[i][k : k + 2]), name
+        if name in ("sum", "min", "max", "product"):
+            for i, found in enumerate(run("all_reduce", torch.float32, name)):
+                close(found, whole[i].float())
     for i, found in enumerate(run("all_reduce", torch.float32, "avg")):
         close(found, torch.stack(group_of(i)).float().mean(0))
     for i, found in enumerate(run("all_gather", torch.float32)):

@@ -18,7 +18,9 @@ from torch_tpu.spmd._torus import torus_order
 def step_text(shape: list[int]) -> str:
     """A training step over such a mesh of XLA:CPU devices."""
     mesh = spmd.mesh(shape, ("dp", "tp"))
-    model = torch.nn.Sequential(torch.nn.Linear(256, 512), torch.nn.GELU(), torch.nn.Linear(512, 256))
+    model = torch.nn.Sequential(
+        torch.nn.Linear(256, 512), torch.nn.GELU(), torch.nn.Linear(512, 256)
+    )
     plan: dict[str, Any] = {"0.*": {"tp": Shard(0)}, "2.weight": {"tp": Shard(1)}}
     spmd.shard_module(model, mesh, plan)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
