@@ -76,7 +76,7 @@ except Exception as error:
     _autoload_error = error
 
 if TYPE_CHECKING:
-    from torch_tpu import debug, distributed, safetensors, tpu
+    from torch_tpu import debug, distributed, safetensors, spmd, tpu
     from torch_tpu._export import export, load
 
 __all__ = [
@@ -98,11 +98,12 @@ __all__ = [
     "reset_stats",
     "safetensors",
     "set_mode",
+    "spmd",
     "stats",
     "tpu",
 ]
 
-_LAZY_MODULES = ("debug", "distributed", "safetensors")
+_LAZY_MODULES = ("debug", "distributed", "safetensors", "spmd")
 _LAZY_FUNCTIONS = ("export", "load")
 
 

@@ -17,13 +17,13 @@ from pathlib import Path
 os.environ.setdefault("TORCH_TPU_CPU_DEVICES", "8")  # before the first tensor
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-import torch  # noqa: E402
-import torch.nn.functional as F  # noqa: E402
-from gpt import GPT, Config  # noqa: E402
-from torch import Tensor  # noqa: E402
+import torch
+import torch.nn.functional as F
+from gpt import GPT, Config
+from torch import Tensor
 
-from torch_tpu import spmd  # noqa: E402
-from torch_tpu.spmd import Shard  # noqa: E402
+from torch_tpu import spmd
+from torch_tpu.spmd import Shard
 
 STEPS = 10
 

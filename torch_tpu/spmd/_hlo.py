@@ -155,10 +155,8 @@ def output_tiles(program: bytes, count: int) -> list[Tiles | None] | None:
     sharding = next(_messages(_module(program), _OUTPUT_SHARDING), None)
     if sharding is None:
         return None
-    if _ints(sharding, 1)[:1] == [2]:  # a tuple
-        parts = list(_messages(sharding, 5))
-    else:
-        parts = [sharding] * count
+    is_tuple = _ints(sharding, 1)[:1] == [2]
+    parts = list(_messages(sharding, 5)) if is_tuple else [sharding] * count
     return [_tiles(part) for part in parts] if len(parts) == count else None
 
 

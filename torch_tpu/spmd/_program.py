@@ -33,6 +33,7 @@ class Program:
     native: Any
     results: list[Argument]
     text: str
+    writes: list[int]  # arguments that it changes
     kept: list[list[torch.Tensor]]  # further arguments; an empty one is the generator's state
 
     def run(self, parts: list[list[torch.Tensor]]) -> list[list[torch.Tensor]]:
@@ -88,7 +89,8 @@ def build(name: str, made: dict[str, Any], mesh: Mesh, arguments: list[Argument]
         native, text = compile_with([*(f or everyone for f in fixed), *flags])
         found = [everyone] * len(fresh)
     results = [Argument(p, f.dtype, f.shape) for p, f in zip(found, fresh, strict=True)]
-    return Program(mesh, native, results, text, kept)
+    writes = [write for write, _ in outputs if write >= 0]
+    return Program(mesh, native, results, text, writes, kept)
 
 
 _MAIN = re.compile(r"func\.func public @main\((.*)\) -> \((.*)\) \{")

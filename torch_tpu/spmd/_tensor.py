@@ -23,14 +23,16 @@ class ShardedTensor(torch.Tensor):
     _mesh: Mesh
     _placements: tuple[Placement, ...]
     _slot: int  # in the trace
-    __slots__: tuple[str, ...] = ()
+    # Where one device gives a view, a program of its own gives a copy. This is the version of the
+    # base then: once either is written, the copy is no view of it. -1: not a view.
+    _copied_at: int
 
     @staticmethod
     def __new__(
         cls, mesh: Mesh, placements: tuple[Placement, ...], like: torch.Tensor, parts: Any = None
     ) -> ShardedTensor:
         """`like` says size, strides and dtype of the whole."""
-        self: ShardedTensor = torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
+        self: ShardedTensor = torch.Tensor._make_wrapper_subclass(
             cls,
             like.size(),
             strides=like.stride(),
@@ -42,7 +44,8 @@ class ShardedTensor(torch.Tensor):
         self._mesh = mesh
         self._placements = placements
         self._slot = -1
-        _alive.add(self)
+        self._copied_at = -1
+        _alive[id(self)] = self
         return self
 
     @property
@@ -60,13 +63,24 @@ class ShardedTensor(torch.Tensor):
         """Per device of the mesh: what it holds."""
         if self._parts is None:
             raise RuntimeError("[spmd] a value of a function that was traced, used after its end")
+        if self._copied_at >= 0 and self._version != self._copied_at:
+            raise RuntimeError(
+                "[spmd] a view, which outside a compiled function is a copy, of a tensor that was "
+                "written since. Take the view again, or do both inside a compiled function."
+            )
         return list(self._parts)
 
     def full_tensor(self) -> torch.Tensor:
         """The whole on the first device of the mesh, as an ordinary tensor."""
         return gather(self).to(torch.device("tpu", self._mesh.devices[0]))
 
-    def __repr__(self, *, tensor_contents: Any = None) -> str:
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Not pickled: a file would not know the devices."""
+        raise RuntimeError(
+            "[spmd] save `tensor.full_tensor()`, and shard it again when it is loaded"
+        )
+
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         where = ", ".join(
             f"{name}: {placement}"
             for name, placement in zip(self._mesh.names, self._placements, strict=True)
@@ -74,22 +88,25 @@ class ShardedTensor(torch.Tensor):
         what = "traced" if self._parts is None else str(gather(self))
         return f"ShardedTensor({what}, {where})"
 
-    __torch_function__ = torch._C._disabled_torch_function_impl
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(  # type: ignore[override]
+        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        """One op."""
         from torch_tpu.spmd._eager import run
 
         return run(func, args, kwargs or {})
 
 
 # Those whose `.grad` a traced function may use.
-_alive: weakref.WeakSet[ShardedTensor] = weakref.WeakSet()
+_alive: weakref.WeakValueDictionary[int, ShardedTensor] = weakref.WeakValueDictionary()
 
 
 def leaves() -> list[ShardedTensor]:
     """All tensors that collect gradients."""
-    return [t for t in list(_alive) if t.is_leaf and t.requires_grad]
+    return [t for t in list(_alive.values()) if t.is_leaf and t.requires_grad]
 
 
 def gather(tensor: ShardedTensor) -> torch.Tensor:
@@ -110,13 +127,10 @@ def shard(tensor: torch.Tensor, mesh: Mesh, placements: Placements | None = None
     of the mesh, as a list or as a dict by name; an axis that is left out holds copies. Dimensions
     must divide. A leaf that requires gradients gives another one."""
     chosen = mesh.placements(placements)
-    if isinstance(tensor, ShardedTensor):
-        tensor_on_cpu = gather(tensor)
-    else:
-        tensor_on_cpu = tensor.detach().cpu()
+    host = gather(tensor) if isinstance(tensor, ShardedTensor) else tensor.detach().cpu()
     parts = []
     for device, index in zip(mesh.devices, mesh.parts(tensor.shape, chosen), strict=True):
-        part = tensor_on_cpu[index].clone(memory_format=torch.contiguous_format)
+        part = host[index].clone(memory_format=torch.contiguous_format)
         parts.append(_C._plain(part.to(torch.device("tpu", device))))
     like = torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
     made = ShardedTensor(mesh, chosen, like, parts)
@@ -162,7 +176,7 @@ def shard_module(
                     kept = nn.Parameter(new, requires_grad=parameter.requires_grad)
                     made[id(parameter)] = kept  # type: ignore[assignment]
                     new = kept  # type: ignore[assignment]
-                owner._parameters[name] = new  # type: ignore[assignment]
+                owner._parameters[name] = new
         for name, buffer in list(owner._buffers.items()):
             if buffer is not None:
                 owner._buffers[name] = over_mesh(path + name, buffer)

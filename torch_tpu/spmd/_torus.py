@@ -43,10 +43,7 @@ def order_by_coordinates(places: Sequence[Place], shape: Sequence[int]) -> list[
     if len(index) != len(places) or math.prod(lengths) != len(places):
         return list(range(len(places)))  # not a full box: nothing to follow
     taken = _assign(lengths, shape)
-    if taken is None:
-        walk = _snake(lengths)
-    else:
-        walk = _walk(lengths, shape, taken)
+    walk = _snake(lengths) if taken is None else _walk(lengths, shape, taken)
     return [index[tuple(ranges[a][p] for a, p in enumerate(place))] for place in walk]
 
 

@@ -49,7 +49,6 @@ class Trace(TorchDispatchMode):
         self.inputs: list[ShardedTensor] = []
         self.calls: list[Call] = []
         self._slots: dict[int, int] = {}  # of inputs, by what holds their elements
-        self._views: list[ShardedTensor] = []  # further tensors over the same parts
         self._fakes: list[FakeTensor] = []
         self._made: list[weakref.ref[ShardedTensor]] = []
         self._fake_mode = FakeTensorMode(allow_non_fake_inputs=False)
@@ -69,7 +68,7 @@ class Trace(TorchDispatchMode):
         makes = not tensors and device is not None and torch.device(device).type == "tpu"
         if not ours and not makes:
             return self._outside(func, args, kwargs, tensors)
-        if func in _READS or device is not None and torch.device(device).type != "tpu":
+        if func in _READS or (device is not None and torch.device(device).type != "tpu"):
             raise RuntimeError(
                 f"[spmd] {func} reads values inside a compiled function, where there are none yet. "
                 "Return the tensor and read it outside."
@@ -143,6 +142,7 @@ class Trace(TorchDispatchMode):
         slot = self._slots.get(id(tensor._parts))
         if slot is None:
             slot = self._slots[id(tensor._parts)] = len(self._fakes)
+            _ = tensor.parts  # complains where they are out of date
             self.inputs.append(tensor)
             with self._fake_mode:
                 fake = torch.empty(
@@ -151,11 +151,11 @@ class Trace(TorchDispatchMode):
                     device=torch.device("tpu", tensor.mesh.devices[0]),
                 )
             self._fakes.append(fake)  # type: ignore[arg-type]
-        elif self.inputs[self._input_at(slot)] is not tensor:
-            self._views.append(tensor)
         return slot
 
-    def _input_at(self, slot: int) -> int:
+    def place_of(self, tensor: ShardedTensor) -> int:
+        """Of a tensor that is there, among the inputs."""
+        slot = self._slot_of(tensor)
         return list(self._slots.values()).index(slot)
 
     def _new(self, fake: FakeTensor, mesh: Mesh) -> ShardedTensor:

@@ -18,7 +18,12 @@ def run(*command: str) -> str:
     env = {**os.environ, "OMP_NUM_THREADS": "1"}
     env["PYTHONPATH"] = os.pathsep.join([str(ROOT), env.get("PYTHONPATH", "")])
     done = subprocess.run(
-        [sys.executable, *command], env=env, capture_output=True, text=True, timeout=200, check=False
+        [sys.executable, *command],
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -57,3 +62,13 @@ def test_tensor_parallel() -> None:
 
 def test_rank0_logging() -> None:
     assert len(losses(torchrun("rank0_logging.py"))) == 3
+
+
+def test_single_controller() -> None:
+    output = run(str(EXAMPLES / "single_controller.py"))
+    found = losses(output)
+    assert len(found) == 10
+    assert found[-1] < found[0]
+    assert "of (256, 64): (64, 64) a device" in output
+    assert re.search(r"\d+ x all-reduce between 2 devices", output)
+    assert re.search(r"\d+ x all-reduce between 4 devices", output)

@@ -80,7 +80,7 @@ def test_every_collective_compiles(compile_for, topology):
         answer = compile_for(topology, task)
         kinds = {kind for kind, _ in answer["collectives"]}
         assert kinds, task
-        if reduction in BITS or dtype == "int64" and reduction != "sum":
+        if reduction in BITS or (dtype == "int64" and reduction != "sum"):
             assert kinds <= {"all-gather", "all-to-all", "all-reduce"}, task
         else:
             assert kinds <= KINDS[op], (task, kinds)

@@ -1,5 +1,7 @@
-"""A child process with libtpu in it, for one topology: compiles collectives and partitioned programs
-ahead of time. python tpu_child.py TOPOLOGY [FOLDER...]; FOLDERs are searched for libtpu as well."""
+"""A child process with libtpu in it: compiles collectives and partitioned programs for a topology.
+
+python tpu_child.py TOPOLOGY [FOLDER...]; FOLDERs are searched for libtpu as well.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,6 @@ from typing import Any
 import torch
 from conformance.children import serve
 
-import torch_tpu  # noqa: F401
 from torch_tpu import _C, spmd
 from torch_tpu.spmd import Shard, _hlo
 from torch_tpu.spmd._torus import torus_order
