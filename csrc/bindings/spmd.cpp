@@ -72,6 +72,10 @@ void bind_spmd(py::module_& m) {
       .def(py::init(&compile), py::arg("name"), py::arg("text"), py::arg("devices"),
            py::arg("outputs"), py::arg("checks"), py::arg("draws"))
       .def("run", &ShardedProgram::run, py::arg("args"), py::call_guard<py::gil_scoped_release>())
+      .def_property_readonly("from_disk",
+                             [](const ShardedProgram& p) {
+                               return p.program().origin != trace::Program::Origin::kCompiled;
+                             })
       .def_property_readonly("compile_seconds",
                              [](const ShardedProgram& p) { return p.program().compile_seconds; })
       .def(

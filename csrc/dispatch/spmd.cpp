@@ -2,7 +2,9 @@
 
 #include <chrono>
 
+#include "csrc/base/digest.h"
 #include "csrc/base/hash.h"
+#include "csrc/cache/program_store.h"
 #include "csrc/device/checks.h"
 #include "csrc/device/generator.h"
 #include "csrc/device/tensor.h"
@@ -32,10 +34,35 @@ trace::ValuePtr plain_value(const at::Tensor& tensor, int device) {
 
 ShardedProgram::ShardedProgram(ShardedModule module) : module_(std::move(module)) {
   program_ = c10::make_intrusive<trace::Program>();
-  program_->name = module_.name;
-  program_->checks = module_.checks;
-  program_->draws = module_.draws;
-  program_->fingerprint = base::hash_bytes(module_.text);
+  trace::Program& program = *program_;
+  program.name = module_.name;
+  program.checks = module_.checks;
+  program.draws = module_.draws;
+  program.outputs.resize(module_.outputs.size());
+  program.fingerprint = base::hash_bytes(module_.text);
+  // The text says all but the devices; the first word keeps it apart from the keys of ops.
+  static constexpr uint64_t kTag = base::hash_bytes("torch_tpu sharded program");
+  const base::Digest digest = base::digest(module_.text);
+  for (const uint64_t word : {kTag, digest.high, digest.low, uint64_t{module_.text.size()}}) {
+    program.key.add(word);
+  }
+  for (const int device : module_.devices) program.key.add(static_cast<uint64_t>(device));
+  cache::ProgramStore& store = cache::ProgramStore::get();
+  if (const trace::ProgramPtr known = store.load(program.key); known && !known->code.empty()) {
+    program.code = std::move(known->code);
+    program.origin = known->origin;
+    program.compile_seconds = known->compile_seconds;
+  }
+  if (program.code.empty() || !store.load_code(program)) {
+    program.origin = trace::Program::Origin::kCompiled;
+    compile();
+    store.store(program.key, program);
+  }
+  program.code = {};
+  program.temp_bytes = program.executable.executable().temp_bytes();
+}
+
+void ShardedProgram::compile() {
   const pjrt::Runtime& runtime = pjrt::Runtime::get();
   std::vector<int64_t> ids;
   for (const int device : module_.devices) {
@@ -47,7 +74,6 @@ ShardedProgram::ShardedProgram(ShardedModule module) : module_(std::move(module)
   program_->executable = pjrt::compile_sharded(runtime.client(), module_.text, ids);
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
   program_->compile_seconds = took.count();
-  program_->temp_bytes = program_->executable.executable().temp_bytes();
   const size_t expected = module_.outputs.size() + module_.checks.size();
   TORCH_CHECK(program_->executable.num_outputs() == expected, "[spmd] the module has ",
               program_->executable.num_outputs(), " results, not ", expected);

@@ -31,7 +31,7 @@ class ShardedProgram final : public c10::intrusive_ptr_target {
  public:
   using Parts = std::vector<at::Tensor>;  // one per device
 
-  // Compiles. Throws pjrt::Error when the compiler does not take the text.
+  // Compiles, or loads from disk. Throws pjrt::Error when the compiler does not take the text.
   explicit ShardedProgram(ShardedModule module);
 
   // One list of parts per argument; an empty one is the generator's state. Gives the results that
@@ -41,6 +41,8 @@ class ShardedProgram final : public c10::intrusive_ptr_target {
   const trace::Program& program() const { return *program_; }
 
  private:
+  void compile();
+
   const ShardedModule module_;
   trace::ProgramPtr program_;
 };

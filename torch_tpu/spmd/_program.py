@@ -138,8 +138,8 @@ def _placements(
     flags: int,
 ) -> list[tuple[Placement, ...]] | None:
     """Of the results that the compiler divided as it liked; None where they are not placements."""
-    if not ranks:
-        return []
+    if not ranks or mesh.size == 1:
+        return [tuple(Replicate() for _ in mesh.names) for _ in ranks]
     count = len(fixed) + flags
     tiles = _hlo.output_tiles(native.optimized(), count)
     if tiles is None:

@@ -52,7 +52,6 @@ class Trace(TorchDispatchMode):
         self._fakes: list[FakeTensor] = []
         self._made: list[weakref.ref[ShardedTensor]] = []
         self._fake_mode = FakeTensorMode(allow_non_fake_inputs=False)
-        self._names = next(_serial)
 
     # --- noting ---
 
@@ -197,9 +196,9 @@ class Trace(TorchDispatchMode):
                 # Each a dense tensor of its own.
                 shared = id(value) in given or any(value is other for other in out)
                 out.append(value.clone() if shared else _C._plain(value))
-            made = recording.module(f"{name}_{self._names}", out)
+            made = recording.module(name, out)
         arguments = [Argument(t.placements, t.dtype, tuple(t.shape)) for t in self.inputs]
-        return build(f"{name}_{self._names}", made, mesh, arguments)
+        return build(f"{name}_{next(_serial)}", made, mesh, arguments)
 
 
 def _masked(func: Any, found: Any, args: Any, kwargs: dict[str, Any]) -> Any:

@@ -208,6 +208,31 @@ def check_state_outside() -> None:
     close(multiply(x, 3), torch.full((2, 4), 3.0))
 
 
+def check_disk_cache() -> None:
+    """A partitioned program is compiled once for all processes."""
+    m = mesh()
+    a = torch.randn(8, 24)
+    x = spmd.shard(a, m, {"dp": Shard(0), "tp": Shard(1)})
+    found = []
+    for _ in range(2):
+        total = spmd.compile(lambda x: (x.square().sum(1), x.cos()))
+        rows, cosine = total(x)
+        close(rows, a.square().sum(1))
+        close(cosine, a.cos())
+        found.append((total.collectives(), rows.placements, cosine.placements))
+    assert total._last.native.from_disk
+    assert found[0] == found[1]
+    assert found[0][2] == (Shard(0), Shard(1))
+
+
+def check_one_device() -> None:
+    m = spmd.mesh((1, 1), ("dp", "tp"), devices=[3])
+    a = torch.randn(4, 4)
+    y = spmd.compile(torch.tanh)(spmd.shard(a, m, {"dp": Shard(0)}))
+    close(y, a.tanh())
+    assert y.parts[0].device.index == 3
+
+
 PLAN: dict[str, Any] = {
     "blocks.*.qkv.*": {"tp": Shard(0)},
     "blocks.*.up.*": {"tp": Shard(0)},
