@@ -1,10 +1,14 @@
 // Client: creation, uploads, compilation.
 #include "csrc/pjrt/client.h"
 
+#include <algorithm>
+#include <cstdlib>
 #include <exception>
 #include <map>
 #include <memory>
 #include <numeric>
+#include <string>
+#include <thread>
 #include <utility>
 
 #include "csrc/base/env.h"
@@ -47,6 +51,32 @@ PJRT_HostBufferSemantics to_pjrt(HostSemantics semantics) {
   return PJRT_HostBufferSemantics_kImmutableOnlyDuringCall;
 }
 
+// A collective of XLA:CPU holds its thread until all devices have come to it. There are as many
+// threads as processors by default: with more devices than that, all may be held by devices that
+// wait for one that has none, and XLA aborts the process. So each device has one more. The variable
+// is read when the client is made, and taken back.
+class ThreadsForCollectives {
+ public:
+  explicit ThreadsForCollectives(const NamedValues& options) {
+    const auto found = options.find("cpu_device_count");
+    if (found == options.end() || std::getenv(kVariable) != nullptr) return;
+    const auto* devices = std::get_if<int64_t>(&found->second);
+    if (devices == nullptr || *devices < 2) return;
+    const int64_t threads = *devices + std::max(1U, std::thread::hardware_concurrency());
+    setenv(kVariable, std::to_string(threads).c_str(), /*overwrite=*/0);
+    set_ = true;
+  }
+  ~ThreadsForCollectives() {
+    if (set_) unsetenv(kVariable);
+  }
+  ThreadsForCollectives(const ThreadsForCollectives&) = delete;
+  ThreadsForCollectives& operator=(const ThreadsForCollectives&) = delete;
+
+ private:
+  static constexpr const char* kVariable = "PJRT_NPROC";
+  bool set_ = false;
+};
+
 }  // namespace
 
 std::shared_ptr<Client> Client::create(std::shared_ptr<Plugin> plugin, const NamedValues& options,
@@ -56,6 +86,7 @@ std::shared_ptr<Client> Client::create(std::shared_ptr<Plugin> plugin, const Nam
   args.create_options = values.data();
   args.num_options = values.size();
   if (store) set_key_value_callbacks(args, *store);
+  const ThreadsForCollectives threads(options);
   try {
     TORCH_TPU_PJRT_CALL(plugin->api(), PJRT_Client_Create, args);
   } catch (const Error&) {
