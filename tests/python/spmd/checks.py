@@ -203,6 +203,36 @@ def check_state_outside() -> None:
     close(multiply(x, 3), torch.full((2, 4), 3.0))
 
 
+def check_what_is_watched() -> None:
+    """State around a function that changes what it does makes another program."""
+    m = mesh()
+    layer = spmd.shard_module(nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.5)), m)
+    x = spmd.shard(torch.ones(4, 8), m)
+    scale = 2.0
+
+    def inner(x: torch.Tensor) -> torch.Tensor:
+        return layer(x) * scale
+
+    @spmd.compile
+    def outer(x: torch.Tensor) -> torch.Tensor:
+        return inner(x)
+
+    whole = spmd.compile(layer)
+    with torch.no_grad():
+        assert (outer(x).cpu() == 0).any()
+        layer.eval()
+        expected = F.linear(torch.ones(4, 8), layer[0].weight.cpu(), layer[0].bias.cpu())
+        close(outer(x), expected * 2)
+        close(whole(x), expected)
+        scale = 3.0
+        close(outer(x), expected * 3)
+        with torch.autocast("tpu"):
+            assert whole(x).dtype is torch.bfloat16
+        assert whole(x).dtype is torch.float32
+        layer.train()
+        assert (whole(x).cpu() == 0).any()
+
+
 def check_disk_cache() -> None:
     """A partitioned program is compiled once for all processes."""
     m = mesh()
