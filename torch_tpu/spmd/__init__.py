@@ -12,6 +12,7 @@ from torch.distributed.tensor.placement_types import Replicate, Shard
 from torch_tpu.spmd._compile import Compiled, compile
 from torch_tpu.spmd._hlo import Collective
 from torch_tpu.spmd._mesh import Mesh, mesh
+from torch_tpu.spmd._ranks import device_mesh
 from torch_tpu.spmd._tensor import ShardedTensor, replicate, shard, shard_module
 
 __all__ = [
@@ -22,6 +23,7 @@ __all__ = [
     "Shard",
     "ShardedTensor",
     "compile",
+    "device_mesh",
     "mesh",
     "replicate",
     "shard",

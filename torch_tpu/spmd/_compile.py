@@ -3,10 +3,13 @@ mesh."""
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import gc
+import inspect
+import types
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -130,7 +133,7 @@ class Compiled:
 
     def _key(self, flat: list[Any], spec: Any) -> Any:
         order: dict[int, int] = {}
-        key: list[Any] = [str(spec), torch.is_grad_enabled(), repr(_watched(self._function))]
+        key: list[Any] = [str(spec), *_settings(), repr(_watched(self._function))]
         for value in flat:
             if isinstance(value, ShardedTensor):
                 same = order.setdefault(id(value._parts), len(order))
@@ -200,21 +203,46 @@ def _add(slots: list[int], slot: int) -> int:
     return slots.index(slot)
 
 
+def _settings() -> tuple[Any, ...]:
+    """What of PyTorch's state decides which ops a function calls and how they are lowered."""
+    return (
+        torch.is_grad_enabled(),
+        torch.is_autocast_enabled("tpu"),
+        torch.get_autocast_dtype("tpu"),
+        torch.get_default_dtype(),
+        torch.get_float32_matmul_precision(),
+    )
+
+
+def _known_to(function: Any, depth: int = 3) -> Iterator[Any]:
+    """Objects that a function finds around it, also through functions that it calls."""
+    if isinstance(function, functools.partial):
+        yield from (*function.args, *function.keywords.values())
+        function = function.func
+    yield function
+    function = inspect.unwrap(function)
+    if isinstance(function, types.MethodType):
+        yield function.__self__
+        function = function.__func__
+    if not isinstance(function, types.FunctionType) or function.__module__.startswith("torch."):
+        return
+    found = []
+    for cell in function.__closure__ or ():
+        with contextlib.suppress(ValueError):  # a name that is not bound yet
+            found.append(cell.cell_contents)
+    names = function.__globals__
+    found += [names[name] for name in function.__code__.co_names if name in names]
+    for item in found:
+        yield item
+        if depth > 0 and isinstance(item, (types.FunctionType, types.MethodType)):
+            yield from _known_to(item, depth - 1)
+
+
 def _watched(function: Callable[..., Any]) -> list[Any]:
     """What of the Python around a function decides what it does: whether modules train, and the
     numbers of optimizers. A change means tracing again."""
-    code = getattr(function, "__code__", None)
-    objects = [getattr(function, "__self__", None)]
-    for cell in getattr(function, "__closure__", None) or ():
-        try:
-            objects.append(cell.cell_contents)
-        except ValueError:  # a name that is not bound yet
-            continue
-    if code is not None:
-        names = function.__globals__
-        objects += [names[name] for name in code.co_names if name in names]
     found: list[Any] = []
-    for item in objects:
+    for item in _known_to(function):
         if isinstance(item, torch.optim.Optimizer):
             for group in item.param_groups:
                 numbers = {k: v for k, v in group.items() if isinstance(v, (int, float, tuple))}

@@ -11,17 +11,18 @@ from pathlib import Path
 import pytest
 from conformance.children import Child
 
-CHECKS = Path(__file__).with_name("checks.py")
+FOLDER = Path(__file__).parent
+CHECKS = "".join((FOLDER / name).read_text() for name in ("checks.py", "checks_programs.py"))
 
 
 @pytest.fixture(scope="module")
 def devices() -> Iterator[Child]:
-    child = Child([sys.executable, str(CHECKS)], 280.0, TORCH_TPU_CPU_DEVICES="8")
+    child = Child([sys.executable, "-m", "spmd.checks"], 280.0, TORCH_TPU_CPU_DEVICES="8")
     yield child
     child.stop()
 
 
-@pytest.mark.parametrize("name", re.findall(r"^def check_(\w+)", CHECKS.read_text(), re.MULTILINE))
+@pytest.mark.parametrize("name", re.findall(r"^def check_(\w+)", CHECKS, re.MULTILINE))
 def test_on_eight_devices(devices: Child, name: str) -> None:
     answer = devices.run({"check": name})
     assert not answer.get("failed", answer.get("detail")), answer

@@ -9,7 +9,9 @@ import sys
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from conformance.children import serve
+from spmd.checks_programs import GPT, PLAN, Config
 
 from torch_tpu import _C, spmd
 from torch_tpu.spmd import Shard, _hlo
@@ -17,24 +19,22 @@ from torch_tpu.spmd._torus import torus_order
 
 
 def step_text(shape: list[int]) -> str:
-    """A training step over such a mesh of XLA:CPU devices."""
+    """A training step of a small GPT over such a mesh of XLA:CPU devices."""
     mesh = spmd.mesh(shape, ("dp", "tp"))
-    model = torch.nn.Sequential(
-        torch.nn.Linear(256, 512), torch.nn.GELU(), torch.nn.Linear(512, 256)
-    )
-    plan: dict[str, Any] = {"0.*": {"tp": Shard(0)}, "2.weight": {"tp": Shard(1)}}
-    spmd.shard_module(model, mesh, plan)
+    config = Config(vocab=256, context=128, layers=1, width=256)
+    model = spmd.shard_module(GPT(config), mesh, PLAN)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 
     @spmd.compile
-    def step(x: torch.Tensor) -> torch.Tensor:
-        loss = model(x).square().mean()
+    def step(tokens: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        loss = F.cross_entropy(model(tokens).flatten(0, 1), targets.flatten())
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
         return loss
 
-    step(spmd.shard(torch.randn(64, 256), mesh, {"dp": Shard(0)}))
+    tokens = spmd.shard(torch.randint(256, (8, 128)), mesh, {"dp": Shard(0)})
+    step(tokens, tokens)
     return step.text()
 
 
