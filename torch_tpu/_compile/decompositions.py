@@ -88,7 +88,7 @@ def _of_fixed_sizes(function: Callable[..., Any]) -> Callable[..., Any]:
 def table() -> dict[Any, Callable[..., Any]]:
     """By overload, as AOTAutograd wants it."""
     aten = torch.ops.aten
-    taken = {
+    taken: dict[Any, Any] = {
         **get_decompositions([aten._log_softmax, aten._log_softmax_backward_data]),
         aten.nll_loss_forward.default: _nll_loss_forward,
         aten.nll_loss_backward.default: _nll_loss_backward,
