@@ -7,9 +7,8 @@ import json
 from typing import Any
 
 from torch_tpu import _C
-from torch_tpu._torus import torus_order
 
-__all__ = ["clear_flight", "dump_flight", "flight", "span_processes", "torus_order"]
+__all__ = ["clear_flight", "dump_flight", "flight", "span_processes"]
 
 
 def flight() -> list[dict[str, Any]]:

@@ -19,7 +19,6 @@ MODULES = [
     "torch_tpu._packs",
     "torch_tpu._safetensors_header",
     "torch_tpu._stats",
-    "torch_tpu._torus",
     "torch_tpu.cli._common",
     "torch_tpu.debug",
     "torch_tpu.distributed",
