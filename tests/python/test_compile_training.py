@@ -175,11 +175,15 @@ def test_reset_ends_the_programs(gradient: bool) -> None:
     def double(x: Tensor) -> Tensor:
         return (x * 2).sin().sum()
 
+    def alive() -> list[CompiledGraph]:
+        return [o for o in gc.get_objects() if type(o) is CompiledGraph]
+
+    others = {id(graph) for graph in alive()}  # of tests before
     result = compiled(double)(torch.ones(5, device="tpu", requires_grad=gradient))
     if gradient:
         result.backward()
     del result
-    graphs = [weakref.ref(o) for o in gc.get_objects() if type(o) is CompiledGraph]
+    graphs = [weakref.ref(graph) for graph in alive() if id(graph) not in others]
     assert graphs
     torch._dynamo.reset()
     gc.collect()

@@ -64,7 +64,7 @@ print(json.dumps([asdict(f) for f in diagnose(places, self_test={self_test})]))
 """
     done = subprocess.run(
         [sys.executable, *(["-S"] if path else []), "-c", program],
-        env={**os.environ, "PYTHONPATH": str(PACKAGE.parent), **env},
+        env={**os.environ, "PYTHONPATH": ":".join(map(str, [*path, PACKAGE.parent])), **env},
         capture_output=True,
         text=True,
         timeout=200,
@@ -99,6 +99,11 @@ def farm(tmp_path: Path) -> Path:
                 (folder / entry.name).symlink_to(entry)
     if not (folder / "torch_tpu").exists():
         (folder / "torch_tpu").symlink_to(PACKAGE)
+    # An editable install puts a finder of its own before the path, in child processes too.
+    (folder / "sitecustomize.py").write_text(
+        "import sys\n"
+        "sys.meta_path[:] = [f for f in sys.meta_path if 'editable' not in type(f).__module__]\n"
+    )
     for name in ("jax_plugins", "libtpu"):
         (folder / name).unlink(missing_ok=True)
     return folder

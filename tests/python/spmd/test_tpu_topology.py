@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conformance.tpu_compile.children import LoggedChild
+from conformance.children import Child
 
 SITES = [s for s in os.environ.get("TORCH_TPU_TEST_SITE_PACKAGES", "").split(":") if s]
 HAS_LIBTPU = importlib.util.find_spec("libtpu") is not None or any(
@@ -53,13 +53,13 @@ KINDS = {
 
 @pytest.fixture(scope="module")
 def compile_for() -> Iterator[Compile]:
-    children: dict[str, LoggedChild] = {}
+    children: dict[str, Child] = {}
 
     def run(topology: str, task: dict[str, Any]) -> dict[str, Any]:
         if topology not in children:
             script = str(Path(__file__).with_name("tpu_child.py"))
             command = [sys.executable, script, topology, *SITES]
-            children[topology] = LoggedChild(command, 240.0, TORCH_TPU_CPU_DEVICES="16")
+            children[topology] = Child(command, 240.0, TORCH_TPU_CPU_DEVICES="16")
         answer = children[topology].run(task)
         assert answer["status"] == "ok", answer
         return answer
