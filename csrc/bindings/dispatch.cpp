@@ -14,6 +14,7 @@
 #include "csrc/dispatch/scalar_pool.h"
 #include "csrc/dispatch/target.h"
 #include "csrc/ops/table.h"
+#include "csrc/pjrt/code_room.h"
 
 namespace torch_tpu::bindings {
 namespace {
@@ -126,6 +127,15 @@ void bind_dispatch(py::module_& m) {
         dispatch::clear_scalar_pool();
       },
       "Drops all compiled programs.");
+  m.def(
+      "_mappings",
+      [] {
+        const pjrt::Mappings now = pjrt::count_mappings();
+        return std::pair(now.used, now.limit);
+      },
+      "Memory mappings of this process and how many it may have (0: no bound).");
+  m.def("_set_mapping_limit", &pjrt::set_mapping_limit, py::arg("limit"),
+        "For tests: another bound of the mappings; 0 takes the system's.");
   m.def("_fallback_counts", &fallback_counts, "Per op that ran on the CPU: (calls, seconds).");
   m.def("_reset_fallback_counts", &dispatch::reset_fallback_counts, "Forgets the counts.");
   m.def(

@@ -51,14 +51,33 @@ void FusedCache::insert(trace::FusedPtr program) {
   recent_.push_front(program);
   by_hash_.emplace(program->hash, recent_.begin());
   order_.push_back(std::move(program));
-  if (recent_.size() <= capacity_) return;
-  dropped = recent_.back();
+  if (recent_.size() > capacity_) dropped = drop_oldest();
+}
+
+trace::FusedPtr FusedCache::drop_oldest() {
+  trace::FusedPtr dropped = recent_.back();
   const auto [first, last] = by_hash_.equal_range(dropped->hash);
   const auto at = std::find_if(first, last, [&](auto& item) { return *item.second == dropped; });
   by_hash_.erase(at);
   recent_.pop_back();
   std::erase(order_, dropped);
   ++stats_.evictions;
+  return dropped;
+}
+
+bool FusedCache::let_go() {
+  std::vector<trace::FusedPtr> programs;  // freed outside the lock, as the families are
+  std::vector<std::shared_ptr<trace::Family>> families;
+  std::lock_guard lock(mutex_);
+  for (size_t n = (recent_.size() + 3) / 4; n > 0; --n) programs.push_back(drop_oldest());
+  for (size_t n = (families_.size() + 3) / 4; n > 0; --n) families.push_back(drop_oldest_family());
+  // Bounded programs stay in the report only as long as their family does.
+  std::erase_if(order_, [&](const trace::FusedPtr& each) {
+    if (each->bounds == nullptr || each.use_count() > 1) return false;
+    programs.push_back(each);
+    return true;
+  });
+  return !programs.empty() || !families.empty();
 }
 
 namespace {
@@ -84,6 +103,7 @@ void FusedCache::count_bounded_run() {
 
 std::shared_ptr<trace::Family> FusedCache::family(trace::Key structure) {
   const uint64_t hash = structure.hash();
+  std::shared_ptr<trace::Family> dropped;  // freed outside the lock
   std::lock_guard lock(mutex_);
   const auto [first, last] = families_by_hash_.equal_range(hash);
   for (auto at = first; at != last; ++at) {
@@ -93,14 +113,18 @@ std::shared_ptr<trace::Family> FusedCache::family(trace::Key structure) {
   }
   families_.push_front(std::make_shared<trace::Family>(std::move(structure)));
   families_by_hash_.emplace(hash, families_.begin());
-  if (families_.size() > kMaxFamilies) {
-    const auto [begin, end] = families_by_hash_.equal_range(families_.back()->structure().hash());
-    const auto at = std::find_if(
-        begin, end, [&](const auto& item) { return *item.second == families_.back(); });
-    families_by_hash_.erase(at);
-    families_.pop_back();
-  }
+  if (families_.size() > kMaxFamilies) dropped = drop_oldest_family();
   return families_.front();
+}
+
+std::shared_ptr<trace::Family> FusedCache::drop_oldest_family() {
+  std::shared_ptr<trace::Family> dropped = families_.back();
+  const auto [begin, end] = families_by_hash_.equal_range(dropped->structure().hash());
+  const auto at =
+      std::find_if(begin, end, [&](const auto& item) { return *item.second == dropped; });
+  families_by_hash_.erase(at);
+  families_.pop_back();
+  return dropped;
 }
 
 void FusedCache::clear() {

@@ -36,6 +36,8 @@ class FusedCache {
   // The family of a structure; made if there is none. The oldest are forgotten.
   std::shared_ptr<trace::Family> family(trace::Key structure);
   void clear();
+  // Drops the quarter not met for longest, of programs and of families; false when there was none.
+  bool let_go();
   // In the order they were first met.
   std::vector<trace::FusedPtr> programs();
 
@@ -44,6 +46,8 @@ class FusedCache {
   void count_failure();
 
  private:
+  trace::FusedPtr drop_oldest();
+  std::shared_ptr<trace::Family> drop_oldest_family();
   void compare(trace::FusedProgram& program) const;
 
   std::mutex mutex_;

@@ -3,12 +3,20 @@
 #include <algorithm>
 
 #include "csrc/base/env.h"
+#include "csrc/cache/fused_cache.h"
+#include "csrc/pjrt/code_room.h"
 
 namespace torch_tpu::cache {
 
 ProgramCache& ProgramCache::get() {
   // Leaked: programs must not be freed after the plugin at exit.
-  static auto* cache = new ProgramCache(static_cast<size_t>(base::env_cache_size()));
+  static ProgramCache* cache = [] {
+    pjrt::set_room_maker([] {
+      const bool single = get().let_go();
+      return FusedCache::get().let_go() || single;
+    });
+    return new ProgramCache(static_cast<size_t>(base::env_cache_size()));
+  }();
   return *cache;
 }
 
@@ -38,11 +46,12 @@ trace::ProgramPtr ProgramCache::find(const trace::Key& key, uint64_t hash) {
 
 trace::ProgramPtr ProgramCache::insert(const trace::Key& key, uint64_t hash,
                                        trace::ProgramPtr program) {
+  std::vector<Slot> dropped;  // freed outside the lock
   std::lock_guard lock(mutex_);
   size_t i = probe(key, hash);
   if (slots_[i].key) return slots_[i].program;
   if (size_ >= capacity_) {
-    evict();
+    dropped = evict(8);
     i = probe(key, hash);
   } else if ((size_ + 1) * 2 > slots_.size()) {
     grow();
@@ -73,27 +82,38 @@ void ProgramCache::grow() {
   slots_ = std::move(bigger);
 }
 
-// Drops the least recently used eighth at once, so that a full cache does not evict on each miss.
-void ProgramCache::evict() {
+// The least recently used part, 1 of `parts`, at once, so that a full cache does not evict on each
+// miss.
+std::vector<ProgramCache::Slot> ProgramCache::evict(size_t parts) {
   std::vector<uint64_t> ages;
   for (const Slot& slot : slots_) {
     if (slot.key) ages.push_back(slot.last_used);
   }
-  const size_t drop = std::max<size_t>(1, ages.size() / 8);
+  if (ages.empty()) return {};
+  const size_t drop = std::max<size_t>(1, ages.size() / parts);
   std::nth_element(ages.begin(), ages.begin() + static_cast<std::ptrdiff_t>(drop - 1), ages.end());
   const uint64_t limit = ages[drop - 1];
   std::vector<Slot> kept(slots_.size());
-  size_ = 0;
+  std::vector<Slot> dropped;
   for (Slot& slot : slots_) {
     if (!slot.key) continue;
     if (slot.last_used <= limit) {
-      ++stats_.evictions;
+      dropped.push_back(std::move(slot));
     } else {
       place(kept, std::move(slot));
-      ++size_;
     }
   }
   slots_ = std::move(kept);
+  size_ -= dropped.size();
+  stats_.evictions += dropped.size();
+  return dropped;
+}
+
+bool ProgramCache::let_go() {
+  std::vector<Slot> dropped;  // freed outside the lock
+  std::lock_guard lock(mutex_);
+  dropped = evict(4);
+  return !dropped.empty();
 }
 
 void ProgramCache::clear() {

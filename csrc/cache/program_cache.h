@@ -31,6 +31,8 @@ class ProgramCache {
   // Two threads may build the same program; the first one in wins and is returned.
   trace::ProgramPtr insert(const trace::Key& key, uint64_t hash, trace::ProgramPtr program);
   void clear();
+  // Drops the quarter not used for longest; false when there was nothing to drop.
+  bool let_go();
   // Those that can run or were given up, in no order.
   std::vector<ProgramInfo> programs();
   // All that can run.
@@ -48,7 +50,7 @@ class ProgramCache {
   };
   size_t probe(const trace::Key& key, uint64_t hash) const;
   void grow();
-  void evict();
+  std::vector<Slot> evict(size_t parts);
 
   std::mutex mutex_;
   std::vector<Slot> slots_;

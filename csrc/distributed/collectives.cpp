@@ -45,9 +45,7 @@ WorkPtr TpuBackend::allreduce(Tensors& tensors, const c10d::AllreduceOptions& op
       const at::Tensor& out = call.targets[0].host();
       at::Tensor mine = as_bytes(call.sources[0].host());
       at::Tensor all = new_bytes(mine.numel() * size_);
-      call.finish = [all, out, op = options.reduceOp, size = size_](Call&) {
-        reduce_rows(all.view(out.scalar_type()).view({size, out.numel()}), out.view({-1}), op);
-      };
+      call.finish = [all, out, op = options.reduceOp](Call&) { reduce_pieces(all, out, op); };
       if (mine.numel() == 0) return {};
       return {inner_->_allgather_base(all, mine, gather)};
     });

@@ -118,11 +118,8 @@ WorkPtr TpuBackend::reduce_scatter(Tensors& outputs, std::vector<Tensors>& input
   // would send, and the order is that of the ranks.
   const std::vector<int64_t> received(static_cast<size_t>(size_), bytes_of(output));
   return exchange(std::move(plan), sizes_in_bytes(inputs[0]), received,
-                  [op = options.reduceOp, size = size_](Call& call, const at::Tensor& pieces) {
-                    const at::Tensor& out = call.targets[0].host();
-                    if (out.numel() == 0) return;
-                    reduce_rows(pieces.view(out.scalar_type()).view({size, out.numel()}),
-                                out.view({-1}), op);
+                  [op = options.reduceOp](Call& call, const at::Tensor& bytes) {
+                    reduce_pieces(bytes, call.targets[0].host(), op);
                   });
 }
 
@@ -142,11 +139,8 @@ WorkPtr TpuBackend::_reduce_scatter_base(at::Tensor& output, at::Tensor& input,
             {output}};
   const std::vector<int64_t> pieces(static_cast<size_t>(size_), bytes_of(output));
   return exchange(std::move(plan), pieces, pieces,
-                  [op = options.reduceOp, size = size_](Call& call, const at::Tensor& received) {
-                    const at::Tensor& out = call.targets[0].host();
-                    if (out.numel() == 0) return;
-                    reduce_rows(received.view(out.scalar_type()).view({size, out.numel()}),
-                                out.view({-1}), op);
+                  [op = options.reduceOp](Call& call, const at::Tensor& bytes) {
+                    reduce_pieces(bytes, call.targets[0].host(), op);
                   });
 }
 

@@ -126,7 +126,10 @@ void Reduction::finish() {
   }
 }
 
-void reduce_rows(const at::Tensor& pieces, const at::Tensor& out, const c10d::ReduceOp& op) {
+void reduce_pieces(const at::Tensor& bytes, const at::Tensor& target, const c10d::ReduceOp& op) {
+  if (target.numel() == 0) return;
+  const at::Tensor out = target.view({-1});
+  const at::Tensor pieces = bytes.view(out.scalar_type()).view({-1, out.numel()});
   const auto ranks = static_cast<int>(pieces.size(0));
   // Half precision is added up in single, and rounded once.
   const ScalarType dtype = out.scalar_type();

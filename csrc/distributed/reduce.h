@@ -32,8 +32,9 @@ class Reduction {
   bool flip_sign_ = false;  // uint64 ordered as int64
 };
 
-// Reduces the rows of `pieces` (ranks x elements) into `out`, in the order of the ranks.
-void reduce_rows(const at::Tensor& pieces, const at::Tensor& out, const c10d::ReduceOp& op);
+// Reduces pieces as large as `out`, one per rank, which lie one after another in `bytes`, into
+// `out`, in the order of the ranks.
+void reduce_pieces(const at::Tensor& bytes, const at::Tensor& out, const c10d::ReduceOp& op);
 
 const char* name_of(c10d::ReduceOp::RedOpType op);
 

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "csrc/base/env.h"
+#include "csrc/pjrt/code_room.h"
 
 namespace torch_tpu::pjrt {
 namespace {
@@ -246,6 +247,7 @@ LoadedExecutable Client::compile(std::string_view program, const CompileOptions&
 
 LoadedExecutable Client::compile_with(std::string_view program, std::string_view serialized_options,
                                       std::string_view format) const {
+  need_code_room();
   auto code = make_args<PJRT_Program>();
   code.code = const_cast<char*>(program.data());  // read only, but the struct is shared with "out"
   code.code_size = program.size();
@@ -262,6 +264,7 @@ LoadedExecutable Client::compile_with(std::string_view program, std::string_view
 
 LoadedExecutable Client::deserialize(std::string_view bytes,
                                      std::string_view serialized_options) const {
+  need_code_room();
   auto args = make_args<PJRT_Executable_DeserializeAndLoad_Args>();
   args.client = raw_;
   args.serialized_executable = bytes.data();

@@ -4,8 +4,7 @@
 #include <bit>
 
 #include "csrc/stablehlo/axis.h"
-#include "csrc/trace/lower.h"
-#include "csrc/trace/scalar_reader.h"
+#include "csrc/trace/piece.h"
 #include "csrc/trace/sized_node.h"
 
 namespace torch_tpu::trace {
@@ -164,14 +163,7 @@ Value leave(Builder& b, Value value, const Shape& room) {
 std::string lower_bounded(const FusedProgram& program) {
   const Bounds& bounds = *program.bounds;
   const Boundary boundary = find_boundary(program, *bounds.forms, bounds.high);
-  std::vector<Type> types(program.num_externals);
-  for_each_node(program, [&](size_t at, size_t refs) {
-    for (const TensorArg& tensor : program.nodes[at]->node->tensors) {
-      if (tensor.input < 0) continue;
-      const uint32_t ref = program.words[refs + static_cast<size_t>(tensor.input)];
-      if (!is_internal(ref)) types[index_of(ref)] = tensor.base;
-    }
-  });
+  std::vector<Type> types = external_types(program);
   Builder b;
   Values externals;
   for (size_t i = 0; i < types.size(); ++i) {
@@ -184,11 +176,8 @@ std::string lower_bounded(const FusedProgram& program) {
   for (size_t i = 0; i < types.size(); ++i) {
     externals[i] = enter(b, externals[i], boundary.externals[i], bounds.high, n);
   }
-  Values outputs;
-  Values flags;
   FormsRef rest = *bounds.forms;
-  for_each_node(program, [&](size_t at, size_t refs) {
-    Node node = *program.nodes[at]->node;
+  const auto prepare = [&](Node& node, NodeInputs& inputs) {
     const NodeForms forms = take_forms(rest, bounds.high, node);
     if (forms.writes_part) throw Unproven(node.name + " writes a view that varies");
     if (draws(node)) {
@@ -196,27 +185,16 @@ std::string lower_bounded(const FusedProgram& program) {
         if (varies(sizes)) throw Unproven(node.name + " draws as many numbers as vary");
       }
     }
-    const auto sizes = sized_node(b, node, forms, bounds, n);
-    NodeInputs inputs;
+    auto sizes = sized_node(b, node, forms, bounds, n);
     inputs.sizes = sizes.get();
-    for (int i = 0; i < node.num_inputs; ++i) {
-      const uint32_t ref = program.words[refs + static_cast<size_t>(i)];
-      inputs.bases.push_back(is_internal(ref) ? outputs[index_of(ref)] : externals[index_of(ref)]);
-    }
-    inputs.packs = scalars.packs(node.pack_sizes);
-    if (node.entry->random) inputs.rng_state = scalars.rng_state();
-    NodeOutputs out = lower_into(b, node, inputs);
-    for (Value& value : out.results) {
-      if (value.defined()) outputs.push_back(std::move(value));
-    }
-    for (const ops::PendingCheck& check : out.checks) flags.push_back(b.reshape(check.flag, {1}));
-  });
+    return sizes;
+  };
+  const PieceOutputs all = lower_nodes(b, program, externals, scalars, prepare);
   Values results;
   for (size_t i = 0; i < program.alive.size(); ++i) {
-    results.push_back(leave(b, outputs[program.alive[i]], bounds.results[i]));
+    results.push_back(leave(b, all.values[program.alive[i]], bounds.results[i]));
   }
-  if (!flags.empty()) results.push_back(b.concatenate(flags, 0));
-  return b.finish(results, program.name);
+  return finish_piece(b, std::move(results), all.flags, program.name);
 }
 
 }  // namespace torch_tpu::trace

@@ -6,32 +6,9 @@
 
 #include "csrc/base/hash.h"
 #include "csrc/trace/bounded.h"
-#include "csrc/trace/lower.h"
-#include "csrc/trace/scalar_reader.h"
+#include "csrc/trace/piece.h"
 
 namespace torch_tpu::trace {
-namespace {
-
-using stablehlo::Builder;
-using stablehlo::DType;
-using stablehlo::Type;
-using stablehlo::Value;
-using stablehlo::Values;
-
-std::vector<Type> external_types(const FusedProgram& program) {
-  std::vector<Type> types(program.num_externals);
-  for_each_node(program, [&](size_t n, size_t refs) {
-    for (const TensorArg& tensor : program.nodes[n]->node->tensors) {
-      if (tensor.input < 0) continue;
-      const uint32_t ref = program.words[refs + static_cast<size_t>(tensor.input)];
-      if (!is_internal(ref)) types[index_of(ref)] = tensor.base;
-    }
-  });
-  return types;
-}
-
-}  // namespace
-
 FusedProgram::FusedProgram(const Segment& segment, const Signature& signature)
     : words(signature.words),
       hash(signature.hash),
@@ -112,32 +89,16 @@ Key FusedProgram::stable_key() const {
 }
 
 std::string lower_fused(const FusedProgram& program) {
-  Builder b;
-  Values externals;
-  for (const Type& type : external_types(program)) externals.push_back(b.parameter(type));
+  stablehlo::Builder b;
+  stablehlo::Values externals;
+  for (const auto& type : external_types(program)) externals.push_back(b.parameter(type));
   ScalarReader scalars(b, program.scalars);
-  Values outputs;
-  Values flags;
-  for_each_node(program, [&](size_t n, size_t refs) {
-    Node node = *program.nodes[n]->node;  // lowering fills in sizes
-    NodeInputs inputs;
-    for (int i = 0; i < node.num_inputs; ++i) {
-      const uint32_t ref = program.words[refs + static_cast<size_t>(i)];
-      inputs.bases.push_back(is_internal(ref) ? outputs[index_of(ref)] : externals[index_of(ref)]);
-    }
-    inputs.packs = scalars.packs(node.pack_sizes);
-    if (node.entry->random) inputs.rng_state = scalars.rng_state();
-    NodeOutputs out = lower_into(b, node, inputs);
-    for (Value& value : out.results) {
-      if (value.defined()) outputs.push_back(std::move(value));
-    }
-    for (const ops::PendingCheck& check : out.checks) flags.push_back(b.reshape(check.flag, {1}));
-  });
-  Values results;
-  for (uint32_t k : program.alive) results.push_back(outputs[k]);
+  const PieceOutputs all = lower_nodes(b, program, externals, scalars,
+                                       [](const Node&, const NodeInputs&) { return nullptr; });
+  stablehlo::Values results;
+  for (uint32_t k : program.alive) results.push_back(all.values[k]);
   for (const auto& donation : program.donated) b.alias(donation.external, donation.result);
-  if (!flags.empty()) results.push_back(b.concatenate(flags, 0));
-  return b.finish(results, program.name);
+  return finish_piece(b, std::move(results), all.flags, program.name);
 }
 
 }  // namespace torch_tpu::trace

@@ -61,7 +61,7 @@ std::string format_bytes(int64_t bytes) {
 
 }  // namespace
 
-DeviceValue::DeviceValue(PJRT_Buffer* buffer, stablehlo::DType dtype, ShapeRef dims,
+DeviceValue::DeviceValue(State state, PJRT_Buffer* buffer, stablehlo::DType dtype, ShapeRef dims,
                          ShapeRef strides, int device, bool donatable)
     : buffer_(pjrt::Runtime::get().api(), buffer),
       dims_(dims.begin(), dims.end()),
@@ -70,46 +70,29 @@ DeviceValue::DeviceValue(PJRT_Buffer* buffer, stablehlo::DType dtype, ShapeRef d
       device_(device),
       dtype_(dtype),
       donatable_(donatable),
-      contiguous_(is_contiguous(dims, strides)) {
+      contiguous_(is_contiguous(dims, strides)),
+      state_(state) {}
+
+DeviceValue::DeviceValue(PJRT_Buffer* buffer, stablehlo::DType dtype, ShapeRef dims,
+                         ShapeRef strides, int device, bool donatable)
+    : DeviceValue(State::kReady, buffer, dtype, dims, strides, device, donatable) {
   Ledger::of(device_).enter(this);
 }
 
 DeviceValue::DeviceValue(int64_t recorded_id, stablehlo::DType dtype, ShapeRef dims,
                          ShapeRef strides, int device)
-    : buffer_(pjrt::Runtime::get().api(), nullptr),
-      dims_(dims.begin(), dims.end()),
-      strides_(strides.begin(), strides.end()),
-      bytes_(value_bytes(dtype, dims)),
-      device_(device),
-      recorded_id_(recorded_id),
-      dtype_(dtype),
-      donatable_(false),
-      contiguous_(is_contiguous(dims, strides)),
-      state_(State::kRecorded) {}
+    : DeviceValue(State::kRecorded, nullptr, dtype, dims, strides, device, false) {
+  recorded_id_ = recorded_id;
+}
 
 DeviceValue::DeviceValue(stablehlo::DType dtype, ShapeRef dims, ShapeRef strides, int device)
-    : buffer_(pjrt::Runtime::get().api(), nullptr),
-      dims_(dims.begin(), dims.end()),
-      strides_(strides.begin(), strides.end()),
-      bytes_(value_bytes(dtype, dims)),
-      device_(device),
-      dtype_(dtype),
-      donatable_(true),
-      contiguous_(is_contiguous(dims, strides)),
-      state_(State::kPending) {}
+    : DeviceValue(State::kPending, nullptr, dtype, dims, strides, device, true) {}
 
 DeviceValue::DeviceValue(PromisePtr promise, stablehlo::DType dtype, ShapeRef dims,
                          ShapeRef strides, int device)
-    : buffer_(pjrt::Runtime::get().api(), nullptr),
-      dims_(dims.begin(), dims.end()),
-      strides_(strides.begin(), strides.end()),
-      bytes_(value_bytes(dtype, dims)),
-      device_(device),
-      dtype_(dtype),
-      donatable_(true),
-      contiguous_(is_contiguous(dims, strides)),
-      state_(State::kPromised),
-      promise_(std::move(promise)) {}
+    : DeviceValue(State::kPromised, nullptr, dtype, dims, strides, device, true) {
+  promise_ = std::move(promise);
+}
 
 namespace {
 std::atomic<DeviceValue::Launch> launch_hook{nullptr};

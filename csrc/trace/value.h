@@ -111,6 +111,8 @@ class DeviceValue final : public c10::intrusive_ptr_target {
  private:
   friend class Ledger;
   enum class State : uint8_t { kReady, kPending, kRecorded, kFailed, kPromised, kPadded };
+  DeviceValue(State state, PJRT_Buffer* buffer, stablehlo::DType dtype, ShapeRef dims,
+              ShapeRef strides, int device, bool donatable);
   void demand() const;
 
   pjrt::Buffer buffer_;

@@ -6,34 +6,20 @@ import copy
 import json
 import subprocess
 import sys
-import warnings
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 import torch._dynamo
 import torch.nn.functional as F
+from compile_check import close, compiled, fresh_graphs  # noqa: F401, used by each test
 from conftest import RunPython
 from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value
 from torch.utils.checkpoint import checkpoint
 
 import torch_tpu
-
-close = torch.testing.assert_close
-compiled = partial(torch.compile, backend="tpu", fullgraph=True)
-
-
-@pytest.fixture(autouse=True)
-def _fresh() -> Iterator[None]:
-    """Without graphs of other tests; a graph that does not become one program is an error."""
-    torch._dynamo.reset()
-    with warnings.catch_warnings():
-        warnings.filterwarnings("error", message=".*op by op.*")
-        yield
-    torch._dynamo.reset()
 
 
 def runs() -> dict[str, int]:

@@ -7,33 +7,20 @@ import copy
 import gc
 import warnings
 import weakref
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 import torch._dynamo
 import torch.nn.functional as F
+from compile_check import close, compiled, fresh_graphs  # noqa: F401, used by each test
 from torch import Tensor, nn
 from torch.optim.adamw import adamw
 from torch.utils.checkpoint import checkpoint
 
 import torch_tpu
 from torch_tpu._compile.graph import CompiledGraph
-
-close = torch.testing.assert_close
-compiled = partial(torch.compile, backend="tpu", fullgraph=True)
-
-
-@pytest.fixture(autouse=True)
-def _fresh() -> Iterator[None]:
-    """Without graphs of other tests; a graph that does not become one program is an error."""
-    torch._dynamo.reset()
-    with warnings.catch_warnings():
-        warnings.filterwarnings("error", message=".*op by op.*")
-        yield
-    torch._dynamo.reset()
 
 
 def programs_of(function: Callable[[], Any]) -> int:

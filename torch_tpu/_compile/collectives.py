@@ -13,7 +13,7 @@ import torch
 from torch import fx
 
 from torch_tpu._compile.graph import CompiledGraph
-from torch_tpu._compile.interpreter import Env
+from torch_tpu._compile.interpreter import Env, extract
 from torch_tpu._compile.options import Options
 
 _NAMESPACES = ("_c10d_functional", "_c10d_functional_autograd", "c10d_functional", "_dtensor")
@@ -40,20 +40,8 @@ class _Part:
     def __init__(
         self, gm: fx.GraphModule, nodes: list[fx.Node], wanted: list[fx.Node], compiled: Any
     ) -> None:
-        graph = fx.Graph()
-        copies: Env = {}
-        inside = set(nodes)
-        self.inputs: list[fx.Node] = []
-        for node in nodes:
-            for source in node.all_input_nodes:
-                if source not in inside and source not in copies:
-                    copies[source] = graph.placeholder(source.name)
-                    copies[source].meta = dict(source.meta)
-                    self.inputs.append(source)
-        for node in nodes:
-            copies[node] = graph.node_copy(node, lambda source: copies[source])
+        graph, self.inputs = extract(nodes, wanted)
         self.outputs = wanted
-        graph.output(tuple(copies[node] for node in wanted))
         self._run: Callable[[list[Any]], list[Any]] = compiled(fx.GraphModule(gm, graph))
 
     def __call__(self, env: Env) -> None:

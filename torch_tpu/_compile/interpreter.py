@@ -35,23 +35,31 @@ def attribute(module: torch.nn.Module, target: str) -> Any:
     return value
 
 
+def extract(nodes: list[fx.Node], wanted: list[fx.Node]) -> tuple[fx.Graph, list[fx.Node]]:
+    """A graph of these nodes that gives `wanted`, and the nodes before them that it takes."""
+    graph = fx.Graph()
+    copies: Env = {}
+    inside = set(nodes)
+    inputs: list[fx.Node] = []
+    for node in nodes:
+        for source in node.all_input_nodes:
+            if source not in inside and source not in copies:
+                copies[source] = graph.placeholder(source.name)
+                copies[source].meta = dict(source.meta)
+                inputs.append(source)
+    for node in nodes:
+        copies[node] = graph.node_copy(node, lambda source: copies[source])
+    graph.output(tuple(copies[node] for node in wanted))
+    return graph, inputs
+
+
 class HostPart:
     """Nodes that run on the CPU at every call, as one Python function: no look-ups in between."""
 
     def __init__(self, nodes: list[fx.Node], wanted: list[fx.Node]) -> None:
-        graph = fx.Graph()
-        copies: Env = {}
         inside = set(nodes)
-        self.inputs: list[fx.Node] = []
-        for node in nodes:
-            for source in node.all_input_nodes:
-                if source not in inside and source not in copies:
-                    copies[source] = graph.placeholder(source.name)
-                    self.inputs.append(source)
-        for node in nodes:
-            copies[node] = graph.node_copy(node, lambda source: copies[source])
         self._wanted = [node for node in wanted if node in inside]
-        graph.output([copies[node] for node in self._wanted])
+        graph, self.inputs = extract(nodes, self._wanted)
         self._run = fx.GraphModule(torch.nn.Module(), graph).forward
 
     def __call__(self, env: Env) -> None:

@@ -8,7 +8,8 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from torch_tpu.aot.hlo import Computation, Instruction, Module, Shape, ints_of
+from torch_tpu._wire import ints_of
+from torch_tpu.aot.hlo import Computation, Instruction, Module, Shape
 from torch_tpu.aot.loops import trip_count
 from torch_tpu.aot.topologies import Generation
 

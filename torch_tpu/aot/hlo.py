@@ -1,15 +1,11 @@
-"""Reads a serialized HloModuleProto: the fields that reports need, from the wire format itself.
-
-(A protobuf library in a process with torch crashes it, so there is none.)
-"""
+"""Reads a serialized HloModuleProto: the fields that reports need."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-Fields = dict[int, list[int | bytes]]
+from torch_tpu._wire import Fields, fields_of, int_of, ints_of, message_of, messages_of, text_of
 
 _TYPES = {
     1: ("pred", 8), 2: ("s8", 8), 3: ("s16", 16), 4: ("s32", 32), 5: ("s64", 64), 6: ("u8", 8),
@@ -17,83 +13,6 @@ _TYPES = {
     12: ("f64", 64), 13: ("tuple", 0), 15: ("c64", 64), 16: ("bf16", 16), 17: ("token", 0),
     18: ("c128", 128), 19: ("f8e5m2", 8), 20: ("f8e4m3fn", 8), 21: ("s4", 4), 22: ("u4", 4),
 }  # fmt: skip
-
-
-def fields_of(data: bytes) -> Fields:
-    """The fields of a message by number. Sub-messages and packed numbers stay bytes."""
-    out: Fields = {}
-    at, end = 0, len(data)
-    while at < end:
-        tag, at = _varint(data, at)
-        number, kind = tag >> 3, tag & 7
-        value: int | bytes
-        if kind == 0:
-            value, at = _varint(data, at)
-        elif kind == 2:
-            size, at = _varint(data, at)
-            value = data[at : at + size]
-            if len(value) != size:
-                raise ValueError("a serialized module that is cut short")
-            at += size
-        elif kind in (1, 5):
-            width = 8 if kind == 1 else 4
-            value = int.from_bytes(data[at : at + width], "little")
-            at += width
-        else:
-            raise ValueError(f"no protobuf message: wire type {kind}")
-        out.setdefault(number, []).append(value)
-    return out
-
-
-def _varint(data: bytes, at: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        byte = data[at]
-        at += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, at
-        shift += 7
-
-
-def ints_of(fields: Fields, number: int) -> list[int]:
-    """A repeated int64, packed or not."""
-    out: list[int] = []
-    for value in fields.get(number, ()):
-        if isinstance(value, int):
-            out.append(_signed(value))
-        else:
-            at = 0
-            while at < len(value):
-                item, at = _varint(value, at)
-                out.append(_signed(item))
-    return out
-
-
-def _signed(value: int) -> int:
-    return value - (1 << 64) if value >= 1 << 63 else value
-
-
-def _int(fields: Fields, number: int, default: int = 0) -> int:
-    values = ints_of(fields, number)
-    return values[-1] if values else default
-
-
-def _text(fields: Fields, number: int) -> str:
-    value = fields.get(number, [b""])[-1]
-    return value.decode(errors="replace") if isinstance(value, bytes) else ""
-
-
-def _messages(fields: Fields, number: int) -> Iterator[Fields]:
-    for value in fields.get(number, ()):
-        if isinstance(value, bytes):
-            yield fields_of(value)
-
-
-def message_of(fields: Fields, number: int) -> Fields:
-    """A sub-message; empty where there is none."""
-    value = fields.get(number, [b""])[-1]
-    return fields_of(value) if isinstance(value, bytes) else {}
 
 
 @dataclass(frozen=True)
@@ -151,16 +70,16 @@ class Shape:
 
 
 def _shape(fields: Fields) -> Shape:
-    dtype, bits = _TYPES.get(_int(fields, 2), ("?", 0))
+    dtype, bits = _TYPES.get(int_of(fields, 2), ("?", 0))
     layout = message_of(fields, 5)
     return Shape(
         dtype,
         bits,
         tuple(ints_of(fields, 3)),
-        tuple(_shape(part) for part in _messages(fields, 4)),
+        tuple(_shape(part) for part in messages_of(fields, 4)),
         tuple(ints_of(layout, 1)),
-        tuple(tuple(ints_of(tile, 1)) for tile in _messages(layout, 6)),
-        _int(layout, 8),
+        tuple(tuple(ints_of(tile, 1)) for tile in messages_of(layout, 6)),
+        int_of(layout, 8),
     )
 
 
@@ -180,12 +99,12 @@ class Instruction:
 
     @property
     def parameter(self) -> int:
-        return _int(self.fields, 9)
+        return int_of(self.fields, 9)
 
     @property
     def target(self) -> str:
         """Of a custom call."""
-        return _text(self.fields, 28)
+        return text_of(self.fields, 28)
 
     def contracting(self) -> tuple[list[int], list[int]]:
         """Of a dot: the dimensions of both sides that are summed over."""
@@ -198,32 +117,32 @@ class Instruction:
             1: "size", 2: "stride", 3: "low", 4: "high", 5: "window_dilation", 6: "base_dilation",
         }  # fmt: skip
         return [
-            {name: _int(dim, number) for number, name in names.items()}
-            for dim in _messages(message_of(self.fields, 15), 1)
+            {name: int_of(dim, number) for number, name in names.items()}
+            for dim in messages_of(message_of(self.fields, 15), 1)
         ]
 
     def convolution(self) -> dict[str, list[int]]:
         """Dimension numbers of a convolution."""
         numbers = message_of(self.fields, 16)
         return {
-            "kernel_input": [_int(numbers, 3)],
-            "kernel_output": [_int(numbers, 4)],
+            "kernel_input": [int_of(numbers, 3)],
+            "kernel_output": [int_of(numbers, 4)],
             "kernel_spatial": ints_of(numbers, 6),
-            "input_batch": [_int(numbers, 7)],
-            "input_feature": [_int(numbers, 8)],
-            "output_batch": [_int(numbers, 9)],
-            "output_feature": [_int(numbers, 10)],
+            "input_batch": [int_of(numbers, 7)],
+            "input_feature": [int_of(numbers, 8)],
+            "output_batch": [int_of(numbers, 9)],
+            "output_feature": [int_of(numbers, 10)],
             "input_spatial": ints_of(numbers, 11),
             "output_spatial": ints_of(numbers, 12),
         }
 
     @property
     def batch_groups(self) -> int:
-        return max(1, _int(self.fields, 61))
+        return max(1, int_of(self.fields, 61))
 
     def replica_groups(self) -> list[list[int]]:
         """Of a collective, where they are spelt out."""
-        return [ints_of(group, 1) for group in _messages(self.fields, 49)]
+        return [ints_of(group, 1) for group in messages_of(self.fields, 49)]
 
     def group_size(self) -> int:
         """Devices that take part in a collective; 0 where it does not say."""
@@ -231,7 +150,7 @@ class Instruction:
         if groups:
             return max(len(group) for group in groups)
         compact = message_of(message_of(self.fields, 87), 3) or message_of(self.fields, 87)
-        return _int(compact, 2)
+        return int_of(compact, 2)
 
 
 @dataclass
@@ -266,32 +185,32 @@ def parse_module(data: bytes) -> Module:
     if isinstance(inner, bytes) and 3 not in fields:
         fields = fields_of(inner)
     computations = {}
-    for computation in _messages(fields, 3):
+    for computation in messages_of(fields, 3):
         made = Computation(
-            _int(computation, 5),
-            _text(computation, 1),
-            _int(computation, 6),
-            [_instruction(i) for i in _messages(computation, 2)],
-            _text(computation, 8),
+            int_of(computation, 5),
+            text_of(computation, 1),
+            int_of(computation, 6),
+            [_instruction(i) for i in messages_of(computation, 2)],
+            text_of(computation, 8),
         )
         computations[made.id] = made
-    entry = computations.get(_int(fields, 6))
+    entry = computations.get(int_of(fields, 6))
     if entry is None:
         raise ValueError("a serialized module without an entry")
     _in_order(fields, computations)
-    return Module(_text(fields, 1), entry, computations)
+    return Module(text_of(fields, 1), entry, computations)
 
 
 def _instruction(fields: Fields) -> Instruction:
     config = fields.get(43, [b""])[-1]
     return Instruction(
-        _int(fields, 35),
-        _text(fields, 1),
-        _text(fields, 2),
+        int_of(fields, 35),
+        text_of(fields, 1),
+        text_of(fields, 2),
         _shape(message_of(fields, 3)),
         ints_of(fields, 36),
         ints_of(fields, 38),
-        _text(message_of(fields, 7), 2),
+        text_of(message_of(fields, 7), 2),
         config.decode(errors="replace") if isinstance(config, bytes) else "",
         fields,
     )
@@ -299,8 +218,8 @@ def _instruction(fields: Fields) -> Instruction:
 
 def _in_order(fields: Fields, computations: dict[int, Computation]) -> None:
     """Puts instructions into the order of the schedule."""
-    for entry in _messages(message_of(fields, 7), 1):
-        computation = computations.get(_int(entry, 1))
+    for entry in messages_of(message_of(fields, 7), 1):
+        computation = computations.get(int_of(entry, 1))
         order = ints_of(message_of(entry, 2), 1)
         if computation is None or len(order) != len(computation.instructions):
             continue

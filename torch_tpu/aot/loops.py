@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from torch_tpu.aot.hlo import Computation, Instruction, Module, ints_of, message_of
+from torch_tpu._wire import ints_of, message_of
+from torch_tpu.aot.hlo import Computation, Instruction, Module
 
 _THROUGH = {"copy", "convert", "bitcast", "reshape", "copy-done", "copy-start"}
 

@@ -2,12 +2,31 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import runpy
 import sys
 import traceback
+from collections.abc import Iterator
 from pathlib import Path
 
 from torch_tpu.cli._common import CommandError
+
+
+@contextlib.contextmanager
+def silent_fallbacks() -> Iterator[None]:
+    """Ops that run on the CPU do not warn meanwhile, unless the user said what they shall do."""
+    if "TORCH_TPU_FALLBACK" in os.environ:
+        yield
+        return
+    from torch_tpu import _C
+
+    before = _C._get_fallback()
+    _C._set_fallback("silent")
+    try:
+        yield
+    finally:
+        _C._set_fallback(before)
 
 
 def run_script(script: str, arguments: list[str]) -> int:

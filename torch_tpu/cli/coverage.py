@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 from pathlib import Path
 from typing import Any
 
 from torch_tpu.cli._common import CommandError, add_json
-from torch_tpu.cli._script import run_script
+from torch_tpu.cli._script import run_script, silent_fallbacks
 
 _DESCRIPTION = """\
 Runs SCRIPT as `python SCRIPT` would, then lists the ops that had no lowering and ran on the CPU:
@@ -39,8 +38,8 @@ def register(subparsers: Any) -> None:
 def _run(args: argparse.Namespace) -> int:
     import torch_tpu
 
-    os.environ.setdefault("TORCH_TPU_FALLBACK", "silent")  # they are listed at the end
-    code = run_script(args.script, args.arguments)
+    with silent_fallbacks():  # they are listed at the end
+        code = run_script(args.script, args.arguments)
     used = torch_tpu.coverage()
     launches = torch_tpu.stats()["launches"]
     data = {

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import runpy
 import sys
 from collections.abc import Callable
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from torch_tpu.cli._common import CommandError, Progress, add_json, show, size_text
+from torch_tpu.cli._script import silent_fallbacks
 
 _DESCRIPTION = """\
 Compiles ahead, into one file that can be shipped:
@@ -112,9 +112,9 @@ def _run_common(args: argparse.Namespace) -> None:
     if not cases:
         raise CommandError(f"no common op is called {args.only}")
     # The list has in it what one dtype or shape cannot do; that is no news to the user.
-    os.environ.setdefault("TORCH_TPU_FALLBACK", "silent")
     progress = Progress(len(cases))
-    for done, case in enumerate(cases):
-        progress.update(done, case.name)
-        case.run()
+    with silent_fallbacks():
+        for done, case in enumerate(cases):
+            progress.update(done, case.name)
+            case.run()
     progress.update(len(cases), "done")

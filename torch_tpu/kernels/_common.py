@@ -49,3 +49,26 @@ def dot(a: Any, b: Any, contract: tuple[int, int]) -> Any:
         precision=jax.lax.Precision.HIGHEST if exact else jax.lax.Precision.DEFAULT,
         preferred_element_type=jnp.float32,
     )
+
+
+def start_softmax(top: Any, total: Any, acc: Any) -> None:
+    """Before the first block of a softmax that meets its scores block by block: `top` is the
+    largest score so far, `total` and `acc` the sums of weights and of weighted values."""
+    import jax.numpy as jnp
+
+    top[...] = jnp.full_like(top, MASKED)
+    total[...] = jnp.zeros_like(total)
+    acc[...] = jnp.zeros_like(acc)
+
+
+def add_block(top: Any, total: Any, acc: Any, scores: Any, values: Any) -> None:
+    """Takes another block in."""
+    import jax.numpy as jnp
+
+    before = top[...]
+    now = jnp.maximum(before, scores.max(axis=1, keepdims=True))
+    weights = jnp.exp(scores - now)
+    shrink = jnp.exp(before - now)
+    top[...] = now
+    total[...] = total[...] * shrink + weights.sum(axis=1, keepdims=True)
+    acc[...] = acc[...] * shrink + dot(weights.astype(values.dtype), values, (1, 0))

@@ -11,7 +11,16 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from torch_tpu.kernels._common import MASKED, block_of, cdiv, dot, grid_params, pad_to
+from torch_tpu.kernels._common import (
+    MASKED,
+    add_block,
+    block_of,
+    cdiv,
+    dot,
+    grid_params,
+    pad_to,
+    start_softmax,
+)
 
 
 @dataclass(frozen=True)
@@ -87,21 +96,12 @@ def _forward_kernel(
 
     @pl.when(j == 0)
     def _start() -> None:
-        m[...] = jnp.full_like(m, MASKED)
-        total[...] = jnp.zeros_like(total)
-        acc[...] = jnp.zeros_like(acc)
+        start_softmax(m, total, acc)
 
     @pl.when(_needed(plan, i, j))
     def _block() -> None:
         s = _scores(plan, q_ref[0, 0], k_ref[0, 0], i, j)
-        before = m[...]
-        top = jnp.maximum(before, s.max(axis=1, keepdims=True))
-        p = jnp.exp(s - top)
-        shrink = jnp.exp(before - top)
-        m[...] = top
-        total[...] = total[...] * shrink + p.sum(axis=1, keepdims=True)
-        v = v_ref[0, 0]
-        acc[...] = acc[...] * shrink + dot(p.astype(v.dtype), v, (1, 0))
+        add_block(m, total, acc, s, v_ref[0, 0])
 
     @pl.when(j == plan.num_k - 1)
     def _end() -> None:

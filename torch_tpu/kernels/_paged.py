@@ -6,7 +6,7 @@ import functools
 import math
 from typing import Any
 
-from torch_tpu.kernels._common import MASKED, dot, grid_params
+from torch_tpu.kernels._common import MASKED, add_block, dot, grid_params, start_softmax
 
 
 def _kernel(
@@ -23,23 +23,14 @@ def _kernel(
 
     @pl.when(j == 0)
     def _start() -> None:
-        m[...] = jnp.full_like(m, MASKED)
-        total[...] = jnp.zeros_like(total)
-        acc[...] = jnp.zeros_like(acc)
+        start_softmax(m, total, acc)
 
     @pl.when(j * page < length)
     def _page() -> None:
         s = dot(q_ref[0, 0], k_ref[0, 0], (1, 1)) * scale
         at = j * page + jax.lax.broadcasted_iota(jnp.int32, s.shape, 1)
         s = jnp.where(at < length, s, MASKED)
-        before = m[...]
-        top = jnp.maximum(before, s.max(axis=1, keepdims=True))
-        p = jnp.exp(s - top)
-        shrink = jnp.exp(before - top)
-        m[...] = top
-        total[...] = total[...] * shrink + p.sum(axis=1, keepdims=True)
-        v = v_ref[0, 0]
-        acc[...] = acc[...] * shrink + dot(p.astype(v.dtype), v, (1, 0))
+        add_block(m, total, acc, s, v_ref[0, 0])
 
     @pl.when(j == per_sequence - 1)
     def _end() -> None:

@@ -3,8 +3,9 @@ are divided. Only the few fields needed are known here."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
+
+from torch_tpu._wire import Fields, fields_of, ints_of, messages_of, text_of
 
 # Field numbers of xla/service/hlo.proto and xla/xla_data.proto.
 _MODULE = 1  # of HloModuleProtoWithConfig
@@ -20,65 +21,6 @@ COLLECTIVES = (
     "collective-permute",
     "collective-broadcast",
 )
-
-Fields = dict[int, list["int | bytes"]]
-
-
-def _varint(data: bytes, at: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        byte = data[at]
-        at += 1
-        value |= (byte & 127) << shift
-        shift += 7
-        if byte < 128:
-            return value, at
-
-
-def _fields(data: bytes) -> Fields:
-    out: Fields = {}
-    at = 0
-    while at < len(data):
-        tag, at = _varint(data, at)
-        kind = tag & 7
-        value: int | bytes
-        if kind == 0:
-            value, at = _varint(data, at)
-        elif kind == 2:
-            length, at = _varint(data, at)
-            value, at = data[at : at + length], at + length
-        elif kind in (1, 5):
-            length = 8 if kind == 1 else 4
-            value, at = data[at : at + length], at + length
-        else:
-            raise ValueError(f"wire type {kind}")
-        out.setdefault(tag >> 3, []).append(value)
-    return out
-
-
-def _messages(fields: Fields, number: int) -> Iterator[Fields]:
-    for value in fields.get(number, []):
-        assert isinstance(value, bytes)
-        yield _fields(value)
-
-
-def _ints(fields: Fields, number: int) -> list[int]:
-    """A repeated number, packed or not."""
-    out: list[int] = []
-    for value in fields.get(number, []):
-        if isinstance(value, int):
-            out.append(value)
-            continue
-        at = 0
-        while at < len(value):
-            item, at = _varint(value, at)
-            out.append(item)
-    return out
-
-
-def _text(fields: Fields, number: int) -> str:
-    value = fields.get(number, [b""])[0]
-    return value.decode() if isinstance(value, bytes) else ""
 
 
 def iota_tiles(dims: list[int], reshape: list[int], perm: list[int]) -> list[int]:
@@ -103,40 +45,40 @@ class Collective:
 
 
 def _module(program: bytes) -> Fields:
-    return next(_messages(_fields(program), _MODULE))
+    return next(messages_of(fields_of(program), _MODULE))
 
 
 def collectives(program: bytes) -> list[Collective]:
     """All of the program."""
     found = []
-    for computation in _messages(_module(program), _COMPUTATIONS):
-        for instruction in _messages(computation, _INSTRUCTIONS):
-            opcode = _text(instruction, _OPCODE).removesuffix("-start")
+    for computation in messages_of(_module(program), _COMPUTATIONS):
+        for instruction in messages_of(computation, _INSTRUCTIONS):
+            opcode = text_of(instruction, _OPCODE).removesuffix("-start")
             if opcode not in COLLECTIVES:
                 continue
-            shape = next(_messages(instruction, _SHAPE), {})
+            shape = next(messages_of(instruction, _SHAPE), {})
             found.append(
                 Collective(
                     opcode,
-                    _text(instruction, _NAME),
+                    text_of(instruction, _NAME),
                     _groups(instruction),
-                    tuple(_ints(shape, 3)),
+                    tuple(ints_of(shape, 3)),
                 )
             )
     return found
 
 
 def _groups(instruction: Fields) -> tuple[tuple[int, ...], ...]:
-    groups = [tuple(_ints(group, 1)) for group in _messages(instruction, _GROUPS)]
-    for pair in _messages(instruction, _PAIRS):
-        groups.append(((_ints(pair, 1) or [0])[0], (_ints(pair, 2) or [0])[0]))
-    short = list(_messages(instruction, _SHORT_LIST))
-    for devices in _messages(instruction, _DEVICE_LIST):
-        groups += [tuple(_ints(group, 1)) for group in _messages(devices, 1)]
-        short += _messages(devices, 2)
+    groups = [tuple(ints_of(group, 1)) for group in messages_of(instruction, _GROUPS)]
+    for pair in messages_of(instruction, _PAIRS):
+        groups.append(((ints_of(pair, 1) or [0])[0], (ints_of(pair, 2) or [0])[0]))
+    short = list(messages_of(instruction, _SHORT_LIST))
+    for devices in messages_of(instruction, _DEVICE_LIST):
+        groups += [tuple(ints_of(group, 1)) for group in messages_of(devices, 1)]
+        short += messages_of(devices, 2)
     for form in short:
-        count, size = _ints(form, 1)[0], _ints(form, 2)[0]
-        flat = iota_tiles([count, size], _ints(form, 3), _ints(form, 4))
+        count, size = ints_of(form, 1)[0], ints_of(form, 2)[0]
+        flat = iota_tiles([count, size], ints_of(form, 3), ints_of(form, 4))
         groups += [tuple(flat[i * size : (i + 1) * size]) for i in range(count)]
     return tuple(groups)
 
@@ -152,19 +94,19 @@ class Tiles:
 
 def output_tiles(program: bytes, count: int) -> list[Tiles | None] | None:
     """Per result, None for a copy on every device; None in all where the program does not say."""
-    sharding = next(_messages(_module(program), _OUTPUT_SHARDING), None)
+    sharding = next(messages_of(_module(program), _OUTPUT_SHARDING), None)
     if sharding is None:
         return None
-    is_tuple = _ints(sharding, 1)[:1] == [2]
-    parts = list(_messages(sharding, 5)) if is_tuple else [sharding] * count
+    is_tuple = ints_of(sharding, 1)[:1] == [2]
+    parts = list(messages_of(sharding, 5)) if is_tuple else [sharding] * count
     return [_tiles(part) for part in parts] if len(parts) == count else None
 
 
 def _tiles(sharding: Fields) -> Tiles | None:
-    if _ints(sharding, 1)[:1] != [3]:  # OTHER: tiled
+    if ints_of(sharding, 1)[:1] != [3]:  # OTHER: tiled
         return None
-    dims = _ints(sharding, 3)
-    devices = _ints(sharding, 4)
+    dims = ints_of(sharding, 3)
+    devices = ints_of(sharding, 4)
     if not devices:
-        devices = iota_tiles(dims, _ints(sharding, 9), _ints(sharding, 10))
+        devices = iota_tiles(dims, ints_of(sharding, 9), ints_of(sharding, 10))
     return Tiles(tuple(dims), tuple(devices))

@@ -12,16 +12,16 @@ using Kind = c10d::ReduceOp::RedOpType;
 TEST(Reduce, RowsInTheOrderOfRanks) {
   const at::Tensor pieces = at::tensor({1.0f, 2.0f, 3.0f, 4.0f, 5.0f, 6.0f}).view({3, 2});
   at::Tensor out = at::tensor({0.0f, 0.0f});
-  reduce_rows(pieces.clone(), out, Kind::SUM);
+  reduce_pieces(pieces.clone().view(at::kByte), out, Kind::SUM);
   EXPECT_TRUE(at::equal(out, at::tensor({9.0f, 12.0f})));
-  reduce_rows(pieces.clone(), out, Kind::AVG);
+  reduce_pieces(pieces.clone().view(at::kByte), out, Kind::AVG);
   EXPECT_TRUE(at::equal(out, at::tensor({3.0f, 4.0f})));
-  reduce_rows(pieces.clone(), out, Kind::MIN);
+  reduce_pieces(pieces.clone().view(at::kByte), out, Kind::MIN);
   EXPECT_TRUE(at::equal(out, at::tensor({1.0f, 2.0f})));
   c10d::ReduceOp doubled;
   doubled.op_ = Kind::PREMUL_SUM;
   doubled.supplement_ = c10::make_intrusive<c10d::NCCLPreMulSumSupplement>(2.0);
-  reduce_rows(pieces.clone(), out, doubled);
+  reduce_pieces(pieces.clone().view(at::kByte), out, doubled);
   EXPECT_TRUE(at::equal(out, at::tensor({18.0f, 24.0f})));
 }
 
