@@ -10,10 +10,10 @@ ones = lambda n: torch.ones(n, device="tpu")
 assert ones(3).add(1).tolist() == [2.0] * 3
 used, limit = _C._mappings()
 assert 0 < used < limit
-bound = (used + 300) * 4 // 3
+bound = (used + 100) * 4 // 3
 _C._set_mapping_limit(bound)
 most = 0
-for n in range(4, 254):
+for n in range(4, 84):
     assert ones(n).add(1).sum().item() == 2.0 * n
     most = max(most, _C._mappings()[0])
 stats = torch_tpu.stats()
