@@ -9,6 +9,7 @@
 #include "csrc/device/cell.h"
 #include "csrc/device/current.h"
 #include "csrc/device/stream.h"
+#include "csrc/pjrt/host_memory.h"
 #include "csrc/pjrt/runtime.h"
 #include "csrc/trace/value.h"
 
@@ -40,8 +41,8 @@ struct TpuAllocator final : c10::DeviceAllocator {
   }
 
   bool initialized() override { return pjrt::Runtime::started(); }
-  // Nothing is cached: memory goes back to the plugin when the last tensor is gone.
-  void emptyCache(c10::MempoolId_t) override {}
+  // Memory goes back to the plugin when the last tensor is gone; XLA:CPU's then stays with malloc.
+  void emptyCache(c10::MempoolId_t) override { pjrt::release_freed_host_memory(); }
   // A value in use by a program stays alive until the program is done.
   void recordStream(const c10::DataPtr&, c10::Stream) override {}
 

@@ -9,6 +9,7 @@
 #include <dlfcn.h>
 
 #include "csrc/base/env.h"
+#include "csrc/pjrt/host_memory.h"
 #include "csrc/pjrt/plugin_resolve.h"
 
 namespace torch_tpu::pjrt {
@@ -75,6 +76,7 @@ ProcessPreparation::ProcessPreparation(PlatformKind kind,
     set_default(kLogLevel, std::to_string(base::env_plugin_log_level()));
     log_level_set_ = true;
   }
+  if (kind == PlatformKind::kCpu) keep_freed_host_memory();
   if (kind == PlatformKind::kTpu) prepare_tpu();
   if (kind == PlatformKind::kCuda) load_cuda_libraries(search_dirs);
 }
