@@ -34,8 +34,8 @@ __all__ = [
 def empty_cache() -> None:
     """Gives freed memory that the process kept for later use back to the system.
 
-    Tensors give theirs back to the plugin when the last one is gone. On XLA:CPU the process keeps it
-    then, as much as 1 GiB, since the next step would pay for every page again.
+    Tensors give theirs back to the plugin when the last one is gone. On XLA:CPU the process keeps
+    it then, as much as 1 GiB, since the next step would pay for every page again.
 
     >>> import torch
     >>> torch.tpu.empty_cache()
