@@ -13,7 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import torch_tpu
 
-LATE = 1.0
+LATE = 2.0
 
 
 def check_wait_returns() -> None:
