@@ -1,5 +1,5 @@
 // Kernels in JAX and Pallas, for torch_tpu/pallas: Python gives the StableHLO of a call that has no
-// program yet, and takes over a call that needs a gradient.
+// program yet, and defines the op of a gradient when that is first needed.
 #include "csrc/dispatch/foreign.h"
 
 #include <pybind11/stl.h>
@@ -122,33 +122,14 @@ ops::ForeignLowering lowering_by(py::object lower) {
   };
 }
 
-dispatch::Differentiate differentiate_by(py::object apply) {
-  if (apply.is_none()) return {};
-  return [apply = shared(std::move(apply))](const c10::OperatorHandle& op, c10::DispatchKeySet keys,
-                                            c10::Stack* stack) {
+std::function<std::string()> gradient_by(py::object define) {
+  if (define.is_none()) return {};
+  return [define = shared(std::move(define))] {
     const py::gil_scoped_acquire gil;
-    const auto& schema = op.schema();
-    const size_t first = stack->size() - schema.arguments().size();
-    py::list args;
-    py::dict kwargs;
-    for (size_t i = 0; i < schema.arguments().size(); ++i) {
-      py::object value = torch::jit::toPyObject((*stack)[first + i]);
-      if (schema.arguments()[i].kwarg_only()) {
-        kwargs[py::str(schema.arguments()[i].name())] = value;
-      } else {
-        args.append(value);
-      }
-    }
-    stack->erase(stack->begin() + static_cast<std::ptrdiff_t>(first), stack->end());
-    const py::object result = (*apply)(keys, *args, **kwargs);
-    const auto& returns = schema.returns();
-    if (returns.size() == 1) {
-      stack->push_back(torch::jit::toIValue(result, returns[0].type()));
-      return;
-    }
-    const auto items = result.cast<py::sequence>();
-    for (size_t i = 0; i < returns.size(); ++i) {
-      stack->push_back(torch::jit::toIValue(items[i], returns[i].type()));
+    try {
+      return (*define)().cast<std::string>();
+    } catch (py::error_already_set& error) {
+      raise_plainly(error);
     }
   };
 }
@@ -161,13 +142,14 @@ void bind_foreign(py::module_& m) {
   bind_foreign_call(m);
   m.def(
       "_register_foreign",
-      [](std::string name, std::vector<std::string> traced, py::object lower,
-         py::object differentiate) {
+      [](std::string name, std::vector<std::string> traced, py::object lower, py::object gradient,
+         bool gradient_keeps_outputs) {
         dispatch::register_foreign({std::move(name), std::move(traced),
-                                    lowering_by(std::move(lower)),
-                                    differentiate_by(std::move(differentiate))});
+                                    lowering_by(std::move(lower)), gradient_by(std::move(gradient)),
+                                    gradient_keeps_outputs});
       },
-      py::arg("name"), py::arg("traced"), py::arg("lower"), py::arg("differentiate"),
+      py::arg("name"), py::arg("traced"), py::arg("lower"), py::arg("gradient"),
+      py::arg("gradient_keeps_outputs"),
       "Kernels on this device for an op whose StableHLO `lower` gives.");
   m.def("_set_foreign_variant", &ops::set_foreign_variant, py::arg("text"),
         "What else the StableHLO depends on: another text asks for it again.");

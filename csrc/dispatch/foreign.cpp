@@ -1,5 +1,6 @@
 #include "csrc/dispatch/foreign.h"
 
+#include <atomic>
 #include <memory>
 #include <mutex>
 #include <unordered_map>
@@ -9,6 +10,7 @@
 #include <torch/library.h>
 
 #include "csrc/base/hash.h"
+#include "csrc/dispatch/foreign_autograd.h"
 #include "csrc/dispatch/op.h"
 
 namespace torch_tpu::dispatch {
@@ -19,13 +21,20 @@ struct Registered {
   Registered(const ForeignOp& from, const c10::OperatorHandle& handle)
       : entry(from.name, names_of(handle.schema()), from.traced, from.lowering),
         op(handle, &entry),
-        differentiate(from.differentiate) {
+        define_gradient(from.gradient) {
     // Programs of an earlier definition are not those of this one.
     static std::atomic<uint64_t> serial{0};
     op.id = base::hash_combine(op.id, ++serial);
     // A traced number is a value of the program also where it is the default.
     for (ArgPlan& plan : op.args) plan.default_value.reset();
+    const std::string& name = handle.operator_name().name;
+    gradient.node_name = name.substr(name.find("::") + 2) + "Backward";
+    for (const ArgPlan& plan : op.args) gradient.kinds.push_back(plan.kind);
+    gradient.keeps_outputs = from.gradient_keeps_outputs;
+    gradient.op = [this] { return gradient_op(); };
   }
+
+  c10::OperatorHandle gradient_op() const;
 
   static std::vector<std::string> names_of(const c10::FunctionSchema& schema) {
     std::vector<std::string> names;
@@ -35,10 +44,14 @@ struct Registered {
 
   const ops::ForeignEntry entry;
   Op op;
-  const Differentiate differentiate;
+  Gradient gradient;
+  const std::function<std::string()> define_gradient;
+  mutable std::atomic<const Registered*> gradient_of{nullptr};
+  mutable std::atomic<bool> gone{false};
 };
 
 struct Kernels {
+  const Registered* from = nullptr;
   std::vector<std::unique_ptr<torch::Library>> libraries;
 };
 
@@ -46,6 +59,26 @@ std::mutex mutex;
 std::unordered_map<std::string, Kernels>& kernels() {
   static auto* all = new std::unordered_map<std::string, Kernels>();
   return *all;
+}
+
+c10::OperatorHandle Registered::gradient_op() const {
+  const auto check = [this](const Registered& needed) {
+    TORCH_CHECK(!needed.gone.load(std::memory_order_relaxed), op.name,
+                " was defined anew after this forward pass, and the gradient of its old definition "
+                "is gone. Run the forward pass again.");
+  };
+  check(*this);
+  const Registered* found = gradient_of.load(std::memory_order_acquire);
+  if (found == nullptr) {
+    const std::string name = define_gradient();  // may ask Python: without the lock
+    const std::lock_guard lock(mutex);
+    const auto at = kernels().find(name);
+    TORCH_CHECK(at != kernels().end(), op.name, " has a gradient ", name, ", which is not defined");
+    found = at->second.from;
+    gradient_of.store(found, std::memory_order_release);
+  }
+  check(*found);
+  return found->op.handle;
 }
 
 class DeviceKernel final : public c10::OperatorKernel {
@@ -59,17 +92,6 @@ class DeviceKernel final : public c10::OperatorKernel {
   const Registered* from_;
 };
 
-bool requires_grad(const c10::IValue& value) {
-  if (value.isTensor()) return value.toTensor().defined() && value.toTensor().requires_grad();
-  if (!value.isTensorList() && !value.isOptionalTensorList()) return false;
-  for (const c10::IValue& item : value.toListRef()) {
-    if (item.isTensor() && item.toTensor().defined() && item.toTensor().requires_grad()) {
-      return true;
-    }
-  }
-  return false;
-}
-
 class AutogradKernel final : public c10::OperatorKernel {
  public:
   explicit AutogradKernel(const Registered* from) : from_(from) {}
@@ -77,16 +99,19 @@ class AutogradKernel final : public c10::OperatorKernel {
   void operator()(const c10::OperatorHandle& handle, c10::DispatchKeySet keys, c10::Stack* stack) {
     const std::vector<ArgPlan>& plans = from_->op.args;
     const size_t first = stack->size() - plans.size();
-    if (c10::GradMode::is_enabled()) {
-      for (size_t i = 0; i < plans.size(); ++i) {
-        if (!requires_grad((*stack)[first + i])) continue;
-        TORCH_CHECK(from_->differentiate != nullptr, from_->op.name, " has no gradient, but '",
-                    plans[i].name,
-                    "' requires one. Call it under torch.no_grad(), or on a "
-                    "detached tensor.");
-        from_->differentiate(handle, keys, stack);
-        return;
-      }
+    bool differentiated = false;
+    for (size_t i = 0; i < plans.size(); ++i) {
+      if (!requires_grad(from_->op.name, (*stack)[first + i])) continue;
+      if (!c10::GradMode::is_enabled()) continue;
+      differentiated = true;
+      TORCH_CHECK(from_->define_gradient != nullptr, from_->op.name, " has no gradient, but '",
+                  plans[i].name,
+                  "' requires one. Call it under torch.no_grad(), or on a "
+                  "detached tensor.");
+    }
+    if (differentiated) {
+      run_differentiated(from_->gradient, handle, keys, stack);
+      return;
     }
     c10::SmallVector<at::Tensor, 2> written;
     if (from_->op.writes) {
@@ -129,6 +154,7 @@ void register_foreign(ForeignOp op) {
       c10::Dispatcher::singleton().findSchemaOrThrow(name.name.c_str(), name.overload_name.c_str());
   const auto* made = new Registered(op, handle);
   Kernels added;
+  added.from = made;
   added.libraries.push_back(add_kernel<DeviceKernel>(handle, c10::DispatchKey::PrivateUse1, made));
   added.libraries.push_back(
       add_kernel<AutogradKernel>(handle, c10::DispatchKey::AutogradPrivateUse1, made));
@@ -141,6 +167,7 @@ void forget_foreign(const std::string& name) {
   Kernels gone;  // freed without the lock
   const std::lock_guard lock(mutex);
   if (auto at = kernels().find(name); at != kernels().end()) {
+    at->second.from->gone = true;
     gone = std::move(at->second);
     kernels().erase(at);
   }

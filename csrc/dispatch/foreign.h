@@ -12,15 +12,14 @@
 
 namespace torch_tpu::dispatch {
 
-// What is to be done with a call that needs a gradient, instead of running it.
-using Differentiate =
-    std::function<void(const c10::OperatorHandle&, c10::DispatchKeySet, c10::Stack*)>;
-
 struct ForeignOp {
   std::string name;                 // "ns::name" or "ns::name.overload"; its schema is defined
   std::vector<std::string> traced;  // see ForeignEntry
   ops::ForeignLowering lowering;
-  Differentiate differentiate;  // none: a call that needs a gradient is an error
+  // Defines the op of its gradient where that is not done yet, and gives its name; see Gradient.
+  // None: a call that needs a gradient is an error.
+  std::function<std::string()> gradient;
+  bool gradient_keeps_outputs = false;
 };
 
 // May be called again for the same name, when its schema has been defined anew.

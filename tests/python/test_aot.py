@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import json
 import os
@@ -185,6 +186,30 @@ def test_a_step_over_several_devices():
 def test_a_refused_program_is_an_error():
     with pytest.raises(aot.AotError, match="refuses the program for v5e:2x2"):
         compile_text("module @x { broken", aot.parse_topology("v5e:2x2"))
+
+
+def test_a_crash_of_the_compiler_is_an_error(tmp_path, capsys):
+    """It ends its own process where a program names a device that the topology does not have."""
+    folder = tmp_path / "linear"
+    torch_tpu.export(nn.Linear(8, 8).eval(), (torch.zeros(8, 8),), path=folder, target="tpu")
+    (module,) = folder.glob("*.mlir")
+    text, at = module.read_text(), "    return %"
+    result = text[text.index(at) + len(at) - 1 :].split()[0]
+    sent = (
+        f'    %sent = "stablehlo.collective_permute"({result}) {{source_target_pairs = '
+        "dense<[[0, 99]]> : tensor<1x2xi64>, channel_handle = #stablehlo.channel_handle<handle = 1,"
+        " type = 1>} : (tensor<8x8xf32>) -> tensor<8x8xf32>\n"
+    )
+    module.write_text(text.replace(f"{at}{result[1:]}", f"{sent}    return %sent"))
+    manifest = folder / "manifest.json"
+    before, after = (hashlib.sha256(t.encode()).hexdigest() for t in (text, module.read_text()))
+    manifest.write_text(manifest.read_text().replace(before, after))
+    assert main(["aot", str(folder), "--topology", "v5e:2x2"]) == 2
+    said = capsys.readouterr().err
+    assert "the TPU compiler died (SIGABRT) while it compiled for v5e:2x2" in said
+    assert "Traceback" not in said
+    with pytest.raises(ChildProcessError):  # none is left
+        os.waitpid(-1, os.WNOHANG)
 
 
 def test_a_pack_of_what_was_exported(tmp_path, capsys):

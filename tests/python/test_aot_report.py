@@ -119,6 +119,22 @@ def test_mxu_use_is_that_of_the_dump(matmul):
     assert 0.9 < matmul.mxu <= 1.0
 
 
+def test_without_the_use_of_matrix_units(tmp_path):
+    figures = compiled("matmul")
+    figures.profile = ""
+    model = nn.Linear(1024, 1024, bias=False, device="meta", dtype=torch.bfloat16)
+    traced = aot.trace(model, (torch.empty(1024, 1024, device="meta", dtype=torch.bfloat16),))
+    report = make_report(traced, aot.parse_topology("v5e:2x2"), figures, 0.0)
+    assert report.mxu is None
+    assert all(p.mxu is None for p in report.parts)
+    assert "matrix units: - of their slots" in str(report)
+    assert json.loads(report.to_json())["mxu"] is None
+    report.html(tmp_path / "page.html")
+    environment = compiler.environment(tmp_path, profile=False)
+    assert "dump" not in environment.get("LIBTPU_INIT_ARGS", "")
+    assert str(tmp_path) in environment["XLA_FLAGS"]
+
+
 def test_blocks_of_one_instruction_are_added_up():
     text = [
         "HLO: %f = x",

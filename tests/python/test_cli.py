@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import textwrap
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,9 @@ import pytest
 from torch_tpu import _common_ops
 from torch_tpu.cli import main
 from torch_tpu.cli._common import size_text
+
+Command = Callable[..., "Done"]
+Python = Callable[..., str]
 
 SCRIPT = """
     import sys, torch, torch_tpu
@@ -32,28 +36,87 @@ SCRIPT = """
 """
 
 
-def command(*arguments: str | Path, cache: Path, **env: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "torch_tpu", *map(str, arguments)],
-        env={**os.environ, "TORCH_TPU_CACHE_DIR": str(cache), **env},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+# Importing torch takes longer than most commands. This process has done it, and forks for each.
+FORKS = """
+    import json, os, runpy, sys
+    import torch_tpu.cli
+    for line in sys.stdin:
+        task = json.loads(line)
+        child = os.fork()
+        if child == 0:
+            break
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+    else:
+        sys.exit()
+    for number, name in ((1, task["out"]), (2, task["err"])):
+        os.dup2(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
+    os.environ.clear()
+    os.environ.update(task["env"])
+    sys.argv = task["words"]
+    if task["script"]:
+        sys.path[0] = os.path.dirname(sys.argv[0])
+        runpy.run_path(sys.argv[0], run_name="__main__")
+    else:
+        sys.exit(torch_tpu.cli.main(sys.argv))
+"""
+Done = subprocess.CompletedProcess[str]
 
 
-def python(script: Path, *arguments: str, cache: Path, **env: str) -> str:
-    done = subprocess.run(
-        [sys.executable, str(script), *arguments],
-        env={**os.environ, "TORCH_TPU_CACHE_DIR": str(cache), **env},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout + done.stderr
+class Forks:
+    """Runs commands and scripts as processes of their own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        # What is read at import must be as a command would find it.
+        plain = {k: v for k, v in os.environ.items() if not k.startswith("TORCH_TPU_PACK")}
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", textwrap.dedent(FORKS)],
+            env=plain,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def __call__(self, words: list[str], cache: Path, env: dict[str, str], *, script: bool) -> Done:
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        out, err = self.folder / "out", self.folder / "err"
+        task = {
+            "words": words,
+            "script": script,
+            "env": {**os.environ, "TORCH_TPU_CACHE_DIR": str(cache), **env},
+            "out": str(out),
+            "err": str(err),
+        }
+        self.process.stdin.write(json.dumps(task) + "\n")
+        self.process.stdin.flush()
+        code = int(self.process.stdout.readline())
+        return Done(words, code, out.read_text(), err.read_text())
+
+
+@pytest.fixture(scope="module")
+def forks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Forks]:
+    made = Forks(tmp_path_factory.mktemp("forks"))
+    yield made
+    made.process.communicate(timeout=60)
+
+
+@pytest.fixture(scope="module")
+def command(forks: Forks) -> Command:
+    def run(*arguments: str | Path, cache: Path, **env: str) -> Done:
+        return forks([str(a) for a in arguments], cache, env, script=False)
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def python(forks: Forks) -> Python:
+    def run(script: Path, *arguments: str, cache: Path, **env: str) -> str:
+        done = forks([str(script), *arguments], cache, env, script=True)
+        assert done.returncode == 0, done.stderr
+        return done.stdout + done.stderr
+
+    return run
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +131,14 @@ def script(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def pack(script: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("packs")
-    done = command("precompile", script, "2", "-o", folder / "a.pack", cache=folder / "cache")
+    done = subprocess.run(  # as a user calls it
+        [sys.executable, "-m", "torch_tpu", "precompile", script, "2", "-o", folder / "a.pack"],
+        env={**os.environ, "TORCH_TPU_CACHE_DIR": str(folder / "cache")},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     assert "compiled" in done.stdout  # what the script itself prints
     assert f"to {folder / 'a.pack'}" in done.stdout
@@ -79,7 +149,7 @@ def pack(script: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_with_a_pack_the_first_step_compiles_nothing(
-    script: Path, pack: Path, tmp_path: Path
+    python: Python, script: Path, pack: Path, tmp_path: Path
 ) -> None:
     out = python(script, "3", cache=tmp_path / "empty", TORCH_TPU_PACK=str(pack))
     assert "compiled 0 packed " in out
@@ -90,7 +160,7 @@ def test_with_a_pack_the_first_step_compiles_nothing(
     assert "the pack /no/such.pack cannot be read" in out
 
 
-def test_load_pack(script: Path, pack: Path, tmp_path: Path) -> None:
+def test_load_pack(python: Python, script: Path, pack: Path, tmp_path: Path) -> None:
     loading = tmp_path / "train.py"
     first = f"import torch_tpu; assert torch_tpu.load_pack({str(pack)!r}) > 10\n"
     loading.write_text(first + script.read_text())
@@ -99,7 +169,7 @@ def test_load_pack(script: Path, pack: Path, tmp_path: Path) -> None:
 
 
 def test_a_pack_of_another_compiler_says_what_differs(
-    script: Path, pack: Path, tmp_path: Path
+    python: Python, script: Path, pack: Path, tmp_path: Path
 ) -> None:
     flags = "--xla_cpu_enable_fast_math=false"
     env = {"TORCH_TPU_PACK": str(pack), "XLA_FLAGS": flags}
@@ -109,7 +179,9 @@ def test_a_pack_of_another_compiler_says_what_differs(
     assert "compiled 0" not in out
 
 
-def test_a_damaged_pack_stops_nothing(script: Path, pack: Path, tmp_path: Path) -> None:
+def test_a_damaged_pack_stops_nothing(
+    python: Python, script: Path, pack: Path, tmp_path: Path
+) -> None:
     bad = tmp_path / "bad.pack"
     bad.write_bytes(pack.read_bytes()[:-1000])
     out = python(script, "1", cache=tmp_path / "c", TORCH_TPU_PACK=str(bad))
@@ -117,7 +189,7 @@ def test_a_damaged_pack_stops_nothing(script: Path, pack: Path, tmp_path: Path) 
     assert "compiled" in out
 
 
-def test_a_failing_script_leaves_no_pack(script: Path, tmp_path: Path) -> None:
+def test_a_failing_script_leaves_no_pack(command: Command, script: Path, tmp_path: Path) -> None:
     target = tmp_path / "x.pack"
     done = command("precompile", "-o", target, script.parent / "fails.py", cache=tmp_path / "c")
     assert done.returncode == 1
@@ -125,7 +197,7 @@ def test_a_failing_script_leaves_no_pack(script: Path, tmp_path: Path) -> None:
     assert not target.exists()
 
 
-def test_precompile_common(tmp_path: Path) -> None:
+def test_precompile_common(command: Command, python: Python, tmp_path: Path) -> None:
     target = tmp_path / "ops.pack"
     options = ("--only", "add", "--dtypes", "float32", "--json")
     done = command("precompile", "--common", *options, "-o", target, cache=tmp_path / "c")
@@ -155,7 +227,9 @@ def test_common_cases_run() -> None:
 # The folder
 
 
-def test_cache_commands(script: Path, pack: Path, tmp_path: Path) -> None:
+def test_cache_commands(
+    command: Command, python: Python, script: Path, pack: Path, tmp_path: Path
+) -> None:
     cache = tmp_path / "cache"
     assert "does not exist yet" in command("cache", "info", cache=cache).stdout
     done = command("cache", "import", pack, "--json", cache=cache)
@@ -184,21 +258,22 @@ def test_cache_commands(script: Path, pack: Path, tmp_path: Path) -> None:
     assert list(cache.iterdir()) == []
 
 
-def test_errors_have_no_traceback(tmp_path: Path) -> None:
+def test_errors_have_no_traceback(command: Command, tmp_path: Path) -> None:
     (tmp_path / "no.pack").write_text("something else")
     cases = [
-        (("cache", "import", tmp_path / "no.pack"), tmp_path / "c", "is not a pack"),
-        (("cache", "import", tmp_path / "none"), tmp_path / "c", "No such file"),
-        (("cache", "info"), Path("off"), "the disk cache is off"),
-        (("precompile", "none.py", "-o", tmp_path / "x"), tmp_path / "c", "no script none.py"),
-        (("cache", "export", tmp_path / "no/x"), tmp_path / "c", "cannot be written"),
+        (2, ("cache", "import", tmp_path / "no.pack"), tmp_path / "c", "is not a pack"),
+        (2, ("cache", "import", tmp_path / "none"), tmp_path / "c", "No such file"),
+        (1, ("cache", "info"), Path("off"), "the disk cache is off"),
+        (2, ("precompile", "none.py", "-o", tmp_path / "x"), tmp_path / "c", "no script none.py"),
+        (2, ("export", "none.py:build", "-o", tmp_path / "x"), tmp_path / "c", "no script none.py"),
+        (2, ("cache", "export", tmp_path / "no/x"), tmp_path / "c", "cannot be written"),
     ]
     bad = command("cache", "info", cache=tmp_path, TORCH_TPU_CACHE_BYTES="2T")
     assert bad.returncode == 1
     assert "torch-tpu: [TORCH_TPU_CACHE_BYTES] expected" in bad.stderr
-    for arguments, cache, message in cases:
+    for code, arguments, cache, message in cases:
         done = command(*arguments, cache=cache)
-        assert done.returncode == 1, arguments
+        assert done.returncode == code, arguments
         assert message in done.stderr
         assert "Traceback" not in done.stderr
 

@@ -34,6 +34,7 @@ INFER = """
     from torch_tpu import compare
     device = sys.argv[sys.argv.index("--device") + 1]
     model = torch.nn.Linear(8, 4).to(device)
+    order = torch.randperm(8, generator=torch.Generator())  # on the CPU: that is the default here
     with torch.no_grad():
         for _ in range(1000):
             model(torch.ones(2, 8, device=device))
@@ -111,6 +112,7 @@ def test_forwards_count_where_nothing_else_does(script: Path) -> None:
 
 def test_a_script_that_stays_on_another_device(script: Path) -> None:
     infer = script.with_name("infer.py")
+    infer.write_text(infer.read_text().replace("torch.Generator()", "torch.Generator('tpu')"))
     words = ("--devices", "tpu", "--steps", "3", "--", "--device", "cpu")
     done = command("compare", infer, *words)
     assert done.returncode == 1
@@ -124,6 +126,9 @@ def test_failures_are_rows(script: Path, tmp_path: Path) -> None:
     assert done.returncode == 1
     (row,) = json.loads(done.stdout)["devices"]
     assert row["failure"] == "ValueError: planted"
+    (tmp_path / "elsewhere.py").write_text("import torch; torch.ones(1, device='no')\n")
+    done = command("compare", tmp_path / "elsewhere.py", "--devices", "cpu")
+    assert "device string: no. Where the script takes its device as an argument" in done.stdout
     (tmp_path / "hangs.py").write_text("import time; time.sleep(600)\n")
     done = command("compare", tmp_path / "hangs.py", "--devices", "cpu", "--timeout", "4")
     assert "not done within 4 s" in done.stdout

@@ -170,6 +170,7 @@ def test_command(tmp_path, capsys):
         "import torch\n"
         "def build():\n    return torch.nn.ReLU(), (torch.zeros(3),)\n"
         "def nothing():\n    return 1\n"
+        "def broken():\n    return undefined\n"
         "def masked():\n    return Masked(), (torch.zeros(3),)\n"
         "class Masked(torch.nn.Module):\n    def forward(self, x):\n        return x[x > 0]\n"
     )
@@ -181,9 +182,10 @@ def test_command(tmp_path, capsys):
         (f"{script}:other", "has no function other"),
         (f"{script}:nothing", "must return (model, args)"),
         (f"{script}:masked", "cannot become one module"),
+        (f"{script}:broken", "broken of"),
         ("nowhere.py:build", "there is no script"),
     ]:
-        assert main(["export", build, "-o", str(folder)]) == 1
+        assert main(["export", build, "-o", str(folder)]) == 2
         assert text in capsys.readouterr().err
-    with pytest.raises(SystemExit):
-        main(["export", "model.py", "-o", str(folder)])
+    assert main(["export", "model.py", "-o", str(folder)]) == 2
+    assert "expected SCRIPT:FUNCTION" in capsys.readouterr().err

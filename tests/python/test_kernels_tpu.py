@@ -122,7 +122,7 @@ def test_programs_for_a_tpu_hold_mosaic_kernels():
 @pytest.mark.skipif(not HAS_LIBTPU, reason="libtpu is not installed")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_kernels_compile_for_v5e(tmp_path, dtype):
-    child = python_child("conformance.tpu_compile.compile_child", 120.0, "v5e:2x2", "tpu", *SITES)
+    child = python_child("torch_tpu.aot.child", 120.0, "v5e:2x2", "tpu", *SITES)
     wrong = []
     try:
         for name, (function, args) in cases(dtype).items():

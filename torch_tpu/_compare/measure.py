@@ -33,6 +33,11 @@ class Settings:
     tokens: int = 0  # of a step, where the script does not say
     prices: Prices | None = None
 
+    @property
+    def takes_device(self) -> bool:
+        """The script is told its device by an argument."""
+        return any("{device}" in word for word in self.arguments)
+
 
 @dataclass
 class Row:
@@ -62,6 +67,7 @@ def measure(device: str, settings: Settings, quiet: bool) -> Row:
         output, given = Path(folder) / "answer.json", Path(folder) / "settings.json"
         wanted = {
             "device": device,
+            "as_argument": settings.takes_device,
             "steps": settings.steps,
             "warmup": settings.warmup,
             "sync": settings.sync,

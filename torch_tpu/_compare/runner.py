@@ -162,8 +162,10 @@ def main() -> int:
 
         if settings["device"].startswith("tpu"):
             import torch_tpu
-        torch.set_default_device(settings["device"])
-        torch.ones(1) + 1  # the device works; its start is no part of the script
+        # The device works; its start is no part of the script.
+        torch.ones(1, device=settings["device"]) + 1
+        if not settings["as_argument"]:
+            torch.set_default_device(settings["device"])
     except Exception as error:
         answer["unavailable"] = f"{error}".strip().partition("\n")[0] or type(error).__name__
         output.write_text(json.dumps(answer), encoding="utf-8")
@@ -188,6 +190,11 @@ def main() -> int:
     except BaseException as error:
         traceback.print_exc()
         answer["failed"] = f"{type(error).__name__}: {error}".partition("\n")[0]
+        if "device" in answer["failed"] and not settings["as_argument"]:
+            answer["failed"] += (
+                ". Where the script takes its device as an argument, give it there: "
+                "compare SCRIPT -- --device {device}"
+            )
     try:
         answer.update(recorder.finish())
     except Exception as error:

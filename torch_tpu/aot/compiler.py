@@ -68,8 +68,9 @@ def require_libtpu(folders: list[str] | None = None) -> None:
     )
 
 
-def environment(dump: Path | None) -> dict[str, str]:
-    """Of the child: no metadata server, no lock file, no devices; dumps into a folder."""
+def environment(dump: Path | None, profile: bool = True) -> dict[str, str]:
+    """Of the child: no metadata server, no lock file, no devices; dumps into a folder. The profile
+    of slots among them takes the compiler longer than all the rest of a large program."""
     env = dict(os.environ)
     env.update(
         TPU_SKIP_MDS_QUERY="1",
@@ -82,12 +83,13 @@ def environment(dump: Path | None) -> dict[str, str]:
         OMP_NUM_THREADS="1",
     )
     env["PYTHONPATH"] = os.pathsep.join(p for p in (str(_ROOT), env.get("PYTHONPATH", "")) if p)
-    if dump is not None:
+    if dump is not None and profile:
         flags = (
             f"--xla_jf_dump_to={dump} --xla_jf_dump_llo_text=true "
             "--xla_jf_dump_llo_pass_label_regex=static-bundle-profile"
         )
         env["LIBTPU_INIT_ARGS"] = f"{env.get('LIBTPU_INIT_ARGS', '')} {flags}".strip()
+    if dump is not None:
         env["XLA_FLAGS"] = f"{env.get('XLA_FLAGS', '')} --xla_dump_to={dump}".strip()
     return env
 
@@ -99,6 +101,7 @@ def compile_text(
     *,
     timeout: float = DEFAULT_TIMEOUT,
     serialize: bool = False,
+    profile: bool = True,
     progress: bool | None = None,
     plugin: str = "tpu",
 ) -> Compiled:
@@ -119,7 +122,7 @@ def compile_text(
             "optimized": str(folder / "optimized.pb"),
             "serialized": str(folder / "executable") if serialize else "",
         }
-        with Child(command, timeout, environment(dump)) as child:
+        with Child(command, timeout, environment(dump, profile)) as child:
             answer = child.run(task, bar.tick)
         bar.close()
         if answer["status"] != "ok":

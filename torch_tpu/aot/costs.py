@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from torch_tpu._hlo_names import COLLECTIVES
 from torch_tpu._wire import ints_of
 from torch_tpu.aot.hlo import Computation, Instruction, Module, Shape
 from torch_tpu.aot.loops import trip_count
@@ -22,10 +23,6 @@ _FREE = {
     "opt-barrier", "send-done", "recv-done", "add-dependency",
 }  # fmt: skip
 _MOVES = {"copy", "copy-start", "transpose", "pad", "concatenate"}
-COLLECTIVES = (
-    "all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute",
-    "ragged-all-to-all", "collective-broadcast",
-)  # fmt: skip
 
 
 @dataclass

@@ -8,7 +8,7 @@ from html import escape
 from importlib.resources import files
 from typing import TYPE_CHECKING
 
-from torch_tpu.aot.text import count, duration, size
+from torch_tpu.aot.text import count, duration, share, size
 from torch_tpu.aot.topologies import GENERATIONS
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def _comparison(reports: Sequence[Report]) -> str:
         ("HBM there is", [size(r.hbm["limit"]) for r in reports]),
         ("time a step", [duration(r.seconds) if r.parts else _NONE for r in reports]),
         ("bound by", [r.bound or _NONE for r in reports]),
-        ("MXU use", [f"{r.mxu:.0%}" if r.parts else _NONE for r in reports]),
+        ("MXU use", [_NONE if r.mxu is None else share(r.mxu) for r in reports]),
         ("padding of arguments", [size(r.wasted) for r in reports]),
         ("copies added", [size(sum(m.bytes for m in r.moves)) for r in reports]),
         ("sent by a device", [size(sum(c.link_bytes for c in r.collectives)) for r in reports]),
@@ -71,11 +71,11 @@ def _one(report: Report, several: bool) -> str:
          "good" if report.fits else "bad"),
     ]  # fmt: skip
     if report.parts:
-        share = report.flops / g.flops / report.seconds if report.seconds else 0.0
+        of_peak = report.flops / g.flops / report.seconds if report.seconds else 0.0
         tiles += [
             ("a step", duration(report.seconds), f"bound by {report.bound}", ""),
             ("work", count(report.flops, "FLOP"), f"{count(report.bytes, 'B')} of HBM", ""),
-            ("matrix units", f"{report.mxu:.0%}", f"{share:.0%} of the peak", ""),
+            ("matrix units", share(report.mxu), f"{of_peak:.0%} of the peak", ""),
             ("parameters", count(report.parameters), f"compiled in {report.compile_seconds:.0f} s",
              ""),
         ]  # fmt: skip

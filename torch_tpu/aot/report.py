@@ -54,7 +54,7 @@ class Report:
     device_seconds: float = 0.0  # part by part the larger of both
     link_seconds: float = 0.0
     bound: str = ""
-    mxu: float = 0.0
+    mxu: float | None = None  # None: not asked for, or nothing multiplies
     parts: list[Part] = field(default_factory=list)
     padding: list[Waste] = field(default_factory=list)
     moves: list[Part] = field(default_factory=list)
@@ -230,7 +230,7 @@ def _bound(costs: Costs, topology: Topology) -> str:
     return "compute" if by_kind["compute"] >= by_kind["memory"] else "memory"
 
 
-def _mxu(costs: Costs, topology: Topology) -> float:
+def _mxu(costs: Costs, topology: Topology) -> float | None:
     """Of the parts with products, weighted by how long they take."""
     g = topology.generation
     weighted = total = 0.0
@@ -239,7 +239,7 @@ def _mxu(costs: Costs, topology: Topology) -> float:
             seconds = max(part.cycles / g.clock, part.seconds(g))
             weighted += part.mxu * seconds
             total += seconds
-    return weighted / total if total else 0.0
+    return weighted / total if total else None
 
 
 def _live(text: str, module: Module | None, arguments: list[Argument]) -> list[Buffer]:

@@ -45,6 +45,14 @@ def duration(seconds: float) -> str:
     return f"{seconds * 1e3:.3g} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.3g} us"
 
 
+def share(part: float | None) -> str:
+    """
+    >>> share(0.93), share(None)
+    ('93%', '-')
+    """
+    return "-" if part is None else f"{part:.0%}"
+
+
 def show(report: Report, rows: int = 8) -> str:
     """The whole report, the first `rows` of each list."""
     out = [
@@ -102,7 +110,7 @@ def _time(report: Report, rows: int) -> list[str]:
         f"{duration(report.roofline_seconds)} (roofline: {count(g.flops, 'FLOP/s')}, "
         f"{count(g.bandwidth, 'B/s')}), {duration(report.compiler_seconds)} by the compiler's "
         f"cycles, {duration(report.link_seconds)} over links",
-        f"  matrix units: {report.mxu:.0%} of their slots in the parts that multiply; "
+        f"  matrix units: {share(report.mxu)} of their slots in the parts that multiply; "
         f"{_utilization(report, g.flops):.0%} of the peak over the step",
         "  what takes longest:",
         "       time  bound    MXU   what",
@@ -176,7 +184,7 @@ def compare(reports: list[Report]) -> str:
         ("HBM there is", [size(r.hbm["limit"]) for r in reports]),
         ("time a step", [duration(r.seconds) if r.parts else "-" for r in reports]),
         ("bound by", [r.bound or "-" for r in reports]),
-        ("MXU use", [f"{r.mxu:.0%}" if r.parts else "-" for r in reports]),
+        ("MXU use", [share(r.mxu) for r in reports]),
         ("padding of arguments", [size(r.wasted) if r.parts else "-" for r in reports]),
         (
             "copies added",

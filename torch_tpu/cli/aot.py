@@ -68,6 +68,9 @@ def register(subparsers: Any) -> None:
     parser.add_argument(
         "--timeout", type=float, default=1800.0, metavar="S", help="of the compiler"
     )
+    parser.add_argument(
+        "--no-mxu", action="store_true", help="not the use of matrix units: compiles much faster"
+    )
     add_traceback(parser)
     parser.set_defaults(run=_run)
 
@@ -105,9 +108,14 @@ def _reports(args: argparse.Namespace) -> list[Report]:
             raise UsageError("an exported program is as it is: leave out --shard and --scan")
         for name in dict.fromkeys(names):
             for traced in aot.from_export(args.build):
-                serialize = args.pack is not None
                 reports.append(
-                    aot.compile_traced(traced, name, timeout=args.timeout, serialize=serialize)
+                    aot.compile_traced(
+                        traced,
+                        name,
+                        timeout=args.timeout,
+                        serialize=args.pack is not None,
+                        mxu=not args.no_mxu,
+                    )
                 )
         return reports
     model, call_args, kwargs = unpack(call_build(args.build), args.build)
@@ -122,6 +130,7 @@ def _reports(args: argparse.Namespace) -> list[Report]:
                 scan=args.scan,
                 timeout=args.timeout,
                 serialize=args.pack is not None,
+                mxu=not args.no_mxu,
             )
         )
     return reports

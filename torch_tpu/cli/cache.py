@@ -187,7 +187,7 @@ def _export(args: argparse.Namespace) -> int:
     try:
         count = _C._export_cache(str(args.file.absolute()))
     except RuntimeError as error:
-        raise CommandError(str(error)) from error
+        raise CommandError(str(error), code=2) from error
     size = args.file.stat().st_size
     data = {"folder": str(root), "file": str(args.file), "programs": count, "bytes": size}
     show(args, data, f"wrote {count} programs, {size_text(size)}, to {args.file}")
@@ -202,7 +202,7 @@ def _import(args: argparse.Namespace) -> int:
         count = _C._import_cache(str(args.file.absolute()))
         wanted = _C._pack_info(str(args.file.absolute()))["programs"]
     except RuntimeError as error:
-        raise CommandError(str(error)) from error
+        raise CommandError(str(error), code=2) from error
     if count < wanted:
         raise CommandError(f"only {count} of {wanted} programs could be written to {root}")
     data = {"folder": str(root), "file": str(args.file), "programs": count}

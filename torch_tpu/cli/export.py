@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import runpy
-import sys
 from pathlib import Path
 from typing import Any
 
-from torch_tpu.cli._common import CommandError, add_json, show, size_text
+from torch_tpu.cli._build import BUILD_HELP, UsageError, call_build, unpack
+from torch_tpu.cli._common import add_json, show, size_text
 
 _DESCRIPTION = """\
 Exports a model as a StableHLO module with its weights; see docs/export.md.
@@ -30,7 +29,7 @@ def register(subparsers: Any) -> None:
         description=_DESCRIPTION,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("build", metavar="SCRIPT:FUNCTION", help="who makes the model")
+    parser.add_argument("build", metavar="SCRIPT:FUNCTION", help=BUILD_HELP)
     parser.add_argument(
         "-o", "--output", type=Path, metavar="FOLDER", required=True, help="where to write"
     )
@@ -41,32 +40,20 @@ def register(subparsers: Any) -> None:
         help="the device it is for (default: any)",
     )
     add_json(parser)
-    parser.set_defaults(run=_run, usage_error=parser.error)
+    parser.set_defaults(run=_run)
 
 
 def _run(args: argparse.Namespace) -> int:
-    name, _, function = args.build.rpartition(":")
-    if not name or not function.isidentifier():
-        args.usage_error(f"expected SCRIPT:FUNCTION, got {args.build!r}")
-    script = Path(name)
-    if not script.is_file():
-        raise CommandError(f"there is no script {script}")
     import torch_tpu
 
-    sys.path.insert(0, str(script.resolve().parent))
-    build = runpy.run_path(str(script), run_name="torch_tpu_export").get(function)
-    if not callable(build):
-        raise CommandError(f"{script} has no function {function}")
-    made = build()
-    if not isinstance(made, tuple) or len(made) not in (2, 3):
-        raise CommandError(f"{function} must return (model, args) or (model, args, kwargs)")
+    model, example, keywords = unpack(call_build(args.build), args.build)
     try:
-        torch_tpu.export(*made, path=args.output, target=args.target)
+        torch_tpu.export(model, example, keywords, path=args.output, target=args.target)
     except (RuntimeError, TypeError, ValueError, OSError) as error:
         if not str(error).startswith("[export]"):
             raise
-        raise CommandError(str(error).removeprefix("[export] ")) from error
+        raise UsageError(str(error).removeprefix("[export] ")) from error
     size = sum(file.stat().st_size for file in args.output.iterdir())
     data = {"folder": str(args.output), "bytes": size}
-    show(args, data, f"wrote {type(made[0]).__name__}, {size_text(size)}, to {args.output}")
+    show(args, data, f"wrote {type(model).__name__}, {size_text(size)}, to {args.output}")
     return 0

@@ -62,13 +62,13 @@ def _run(args: argparse.Namespace) -> int:
         args.usage_error("give either a script or --common")
     output: Path = args.output.absolute()
     if not output.parent.is_dir():
-        raise CommandError(f"{output.parent} is no folder")
+        raise CommandError(f"{output.parent} is no folder", code=2)
     if args.common:
         programs = _record(output, lambda: _run_common(args))
     else:
         script = Path(args.script)
         if not script.is_file():
-            raise CommandError(f"there is no script {script}")
+            raise CommandError(f"there is no script {script}", code=2)
         programs = _record(output, lambda: _run_script(script, args.args))
     size = output.stat().st_size
     data = {"file": str(args.output), "programs": programs, "bytes": size}
@@ -108,9 +108,9 @@ def _run_common(args: argparse.Namespace) -> None:
     try:
         cases = _common_ops.select(args.only, dtypes)
     except ValueError as error:
-        raise CommandError(str(error)) from error
+        raise CommandError(str(error), code=2) from error
     if not cases:
-        raise CommandError(f"no common op is called {args.only}")
+        raise CommandError(f"no common op is called {args.only}", code=2)
     # The list has in it what one dtype or shape cannot do; that is no news to the user.
     progress = Progress(len(cases))
     with silent_fallbacks():

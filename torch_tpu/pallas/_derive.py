@@ -71,8 +71,9 @@ def _by_vjp(
 
     outputs, pull = jax.vjp(differentiable, *[arrays[at] for at in wanted])
     given = [g for g in grads if g is not None]
-    cotangents = [jnp.asarray(g, o.dtype) for g, o in zip(given, outputs, strict=True)]
-    return list(pull(cotangents))
+    # JAX's gradient of a complex number is the conjugate of PyTorch's; of a real one, the same.
+    cotangents = [jnp.conj(jnp.asarray(g, o.dtype)) for g, o in zip(given, outputs, strict=True)]
+    return [jnp.conj(found) for found in pull(cotangents)]
 
 
 def _by_hand(

@@ -11,7 +11,6 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from torch_tpu import _C
 from torch_tpu.pallas import _jax, _trees
-from torch_tpu.pallas._autograd import differentiated, tensors_of
 from torch_tpu.pallas._signature import Parameter, schema_text
 
 # Takes the arguments by name, arrays in place of tensors, and gives the arrays it returns.
@@ -35,6 +34,17 @@ _TORCH_OF_HLO = {text: dtype for dtype, text in _HLO_OF_TORCH.items()}
 # Definitions of schemas, which live as long as the libraries do.
 _libraries: dict[str, torch.library.Library] = {}
 _lock = threading.RLock()
+
+
+def tensors_of(values: Sequence[Any]) -> list[torch.Tensor]:
+    """The tensors among the arguments, those in lists included."""
+    out: list[torch.Tensor] = []
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            out.append(value)
+        elif isinstance(value, (list, tuple)):
+            out.extend(v for v in value if isinstance(v, torch.Tensor))
+    return out
 
 
 class Definition:
@@ -79,13 +89,12 @@ class Definition:
             _libraries[self.name] = library
         overload = getattr(getattr(torch.ops, namespace), short).default
         torch.library.register_fake(self.name, self._fake, lib=library, allow_override=True)
-        differentiate = None
-        if self.differentiable:
-            differentiate = differentiated(self, overload)
         if not self.written:
             torch.library.register_vmap(self.name, self._vmap, lib=library)
         traced = [p.name for p in self.parameters if p.traced]
-        _C._register_foreign(self.name, traced, self._lower, differentiate)
+        gradient = (lambda: self.gradient().name) if self.differentiable else None
+        keeps_outputs = self.backward is not None
+        _C._register_foreign(self.name, traced, self._lower, gradient, keeps_outputs)
         return overload
 
     def derived(self, kind: str, make: Callable[[str], Definition]) -> Definition:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from torch_tpu._hlo_names import COLLECTIVES
 from torch_tpu._wire import Fields, fields_of, ints_of, messages_of, text_of
 
 # Field numbers of xla/service/hlo.proto and xla/xla_data.proto.
@@ -12,15 +13,6 @@ _MODULE = 1  # of HloModuleProtoWithConfig
 _COMPUTATIONS, _OUTPUT_SHARDING = 3, 12  # of HloModuleProto
 _INSTRUCTIONS = 2
 _NAME, _OPCODE, _SHAPE, _GROUPS, _PAIRS, _DEVICE_LIST, _SHORT_LIST = 1, 2, 3, 49, 52, 87, 92
-
-COLLECTIVES = (
-    "all-reduce",
-    "all-gather",
-    "reduce-scatter",
-    "all-to-all",
-    "collective-permute",
-    "collective-broadcast",
-)
 
 
 def iota_tiles(dims: list[int], reshape: list[int], perm: list[int]) -> list[int]:
