@@ -143,7 +143,7 @@ void Group::issue(const CallPtr& call) {
     outstanding_.emplace(call->record, call);
     if (!call->message) {
       progress_.issued = call->seq;
-      progress_.last = call->op + " " + call->detail;
+      last_ = call;
     }
   }
   bool ready = queue_.empty() && !call->agree;
@@ -296,14 +296,16 @@ void Group::settle(const CallPtr& call, std::exception_ptr error) {
     std::lock_guard lock(mutex_);
     outstanding_.erase(call->record);
     if (!call->message && !error) progress_.completed = std::max(progress_.completed, call->seq);
-    settled_.notify_all();
+    if (outstanding_.empty() || failure_) settled_.notify_all();
   }
   call->promise->finish(std::move(error));
 }
 
 Group::Progress Group::progress() {
   std::lock_guard lock(mutex_);
-  return progress_;
+  Progress progress = progress_;
+  if (last_) progress.last = last_->op + " " + last_->detail;
+  return progress;
 }
 
 std::vector<CallPtr> Group::outstanding() {

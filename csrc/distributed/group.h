@@ -81,6 +81,7 @@ class Group : public std::enable_shared_from_this<Group> {
   std::map<uint64_t, CallPtr> outstanding_;  // by record
   std::condition_variable settled_;
   Progress progress_;
+  CallPtr last_;  // the collective issued last
   std::exception_ptr failure_;
 
   uint64_t seq_ = 0;
