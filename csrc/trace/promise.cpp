@@ -20,8 +20,9 @@ void blocking(const std::function<void()>& wait) {
   }
 }
 
-// A small collective takes less time than it takes to fall asleep and be woken up, most of all where
-// all cores are in use. So who waits first lets others run for a moment, ready to go on at once.
+// A small collective takes less time than it takes to fall asleep and be woken up, most of all
+// where all cores are in use. So who waits first lets others run for a moment, ready to go on at
+// once.
 bool is_done_soon(const Promise& promise) {
   const auto until = std::chrono::steady_clock::now() + kSoon;
   while (std::chrono::steady_clock::now() < until) {
