@@ -41,7 +41,7 @@ _library: torch.library.Library | None = None
 
 def group_name(shape: tuple[int, ...], names: tuple[str, ...], axes: tuple[str, ...]) -> str:
     """What functional collectives call the group of the devices along these axes of a mesh."""
-    import torch.distributed.distributed_c10d as module
+    import torch._C._distributed_c10d as module
 
     c10d: Any = module
     unknown = [axis for axis in axes if axis not in names]
