@@ -38,9 +38,7 @@ def _create(options: Any, _backend_options: Any) -> Any:
     rank, size = options.group_rank, options.group_size
     timeout: timedelta = options.timeout
     c10d: Any = dist.distributed_c10d
-    transport = c10d.ProcessGroupGloo(
-        c10d.PrefixStore("transport", options.store), rank, size, timeout=timeout
-    )
+    transport = _transport(options.store, rank, size, timeout)
     ranks = list(options.global_ranks_in_group) or list(range(size))
     if not options.global_ranks_in_group:
         _C._flight_set_rank(rank, size)
@@ -56,6 +54,17 @@ def _create(options: Any, _backend_options: Any) -> Any:
         ranks,
         transport,
     )
+
+
+def _transport(store: Any, rank: int, size: int, timeout: timedelta) -> Any:
+    """What moves the data between processes: the one place where that is chosen. Gloo on host
+    memory, on every plugin. XLA's own collectives would be the other one, for a client that spans
+    the processes; XLA:CPU's has none (docs/distributed.md says what was tried), and nothing has run
+    on a client that has."""
+    import torch.distributed as dist
+
+    c10d: Any = dist.distributed_c10d
+    return c10d.ProcessGroupGloo(c10d.PrefixStore("transport", store), rank, size, timeout=timeout)
 
 
 def _choose_backend_by_itself() -> None:

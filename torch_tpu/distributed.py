@@ -39,7 +39,7 @@ def clear_flight() -> None:
 def span_processes(store: Any, process: int, processes: int) -> None:
     """Lets the PJRT client span processes, which find each other through a store of
     torch.distributed. To be called before the first tpu tensor. For plugins that can do it: the
-    client of a TPU slice, or of several GPUs; XLA:CPU cannot, and ignores it.
+    client of a TPU slice, or of several GPUs. XLA:CPU's cannot, and does not start.
 
     >>> import torch.distributed as dist
     >>> span_processes(dist.HashStore(), 0, 2)  # doctest: +SKIP

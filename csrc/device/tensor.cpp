@@ -201,7 +201,8 @@ bool download_bytes(const at::Tensor& tensor, void* dst) {
   launch_and_raise_checks(value, tensor.device().index());
   const size_t bytes = tensor.nbytes();
   if (pjrt::Runtime::get().host_addressable()) {
-    value->buffer().await();
+    // What a promise has delivered is host memory that has been written: nothing to wait for.
+    if (!value->promise()) value->buffer().await();
     const char* base = static_cast<const char*>(value->buffer().unsafe_pointer());
     std::memmove(dst, base + tensor.storage_offset() * static_cast<int64_t>(tensor.itemsize()),
                  bytes);

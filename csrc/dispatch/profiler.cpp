@@ -27,6 +27,7 @@
 #include "csrc/base/journal.h"
 #include "csrc/dispatch/execute.h"
 #include "csrc/dispatch/mode.h"
+#include "csrc/dispatch/profile_collective.h"
 #include "csrc/pjrt/buffer.h"
 #include "csrc/pjrt/client.h"
 
@@ -52,6 +53,9 @@ struct Record {
   int32_t thread = 0;
   int device = 0;
   int64_t correlation = 0;
+  std::string group;      // of a collective
+  std::string detail;     // of a collective: dtype, sizes, reduction
+  uint64_t seq = 0;       // of a collective, in its group
   bool in_range = false;  // PyTorch has it on the host's row
   bool failed = false;
 };
@@ -286,6 +290,11 @@ class Session : public libkineto::IActivityProfilerSession {
     if (record.program != 0) out.addMetadataQuoted("program", std::to_string(record.program));
     if (record.nodes != 0) out.addMetadata("ops", record.nodes);
     if (record.bytes != 0) out.addMetadata("bytes", record.bytes);
+    if (!record.group.empty()) {
+      out.addMetadataQuoted("group", plain(record.group));
+      out.addMetadata("seq", static_cast<int64_t>(record.seq));
+    }
+    if (!record.detail.empty()) out.addMetadataQuoted("detail", plain(record.detail));
     if (record.failed) out.addMetadata("failed", "true");
     const std::string line = plain(describe(record.line));
     if (!line.empty()) out.addMetadataQuoted("python", line);
@@ -368,6 +377,42 @@ void profile_execution(PJRT_Buffer* out, int device) noexcept {
     if (!counted) return;
     const std::lock_guard lock(all.mutex);
     --all.unsettled;
+  }
+}
+
+bool profile_collective_begin() noexcept {
+  Collection& all = collection();
+  const std::lock_guard lock(all.mutex);
+  if (all.on) ++all.unsettled;
+  return all.on;
+}
+
+void profile_collective_end(const CollectiveSpan& span) noexcept {
+  Collection& all = collection();
+  RecordPtr record;
+  try {
+    record = std::make_shared<Record>();
+    record->kind = Kind::kCollective;
+    record->text = span.op;
+    record->group = span.group;
+    record->detail = span.detail;
+    record->seq = span.seq;
+    record->bytes = span.bytes;
+    record->device = span.device;
+    record->line = span.line;
+    record->start_ns = span.start_ns;
+    record->end_ns = span.end_ns;
+    record->failed = span.failed;
+    record->in_range = true;  // c10d's own range is on the host's row
+  } catch (...) {             // no memory: the span is missing from the trace
+    record = nullptr;
+  }
+  const std::lock_guard lock(all.mutex);
+  --all.unsettled;
+  all.settled.notify_all();
+  try {
+    if (all.on && record) all.records.push_back(std::move(record));
+  } catch (...) {
   }
 }
 

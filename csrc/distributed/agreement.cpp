@@ -1,6 +1,10 @@
 #include "csrc/distributed/agreement.h"
 
 #include <algorithm>
+#include <cstdlib>
+#include <limits>
+#include <map>
+#include <sstream>
 #include <thread>
 
 #include "csrc/dispatch/mode.h"
@@ -17,13 +21,16 @@ struct Statement {
   std::string text;
 };
 
-std::string encode(const GroupInfo& info, Call& call) {
-  if (call.site.empty()) call.site = dispatch::describe(call.line);
+std::string in_words(const Call& call) {
   std::string text = call.op;
   if (!call.detail.empty()) text += " (" + call.detail + ")";
-  if (!call.site.empty()) text += " at " + call.site;
+  return text + call.where();
+}
+
+std::string encode(const GroupInfo& info, Call& call) {
+  if (call.site.empty()) call.site = dispatch::describe(call.line);
   return std::to_string(call.fingerprint) + "\n" + std::to_string(info.global(info.rank)) + "\n" +
-         text;
+         in_words(call);
 }
 
 Statement decode(const std::string& said) {
@@ -34,10 +41,10 @@ Statement decode(const std::string& said) {
           said.substr(second + 1)};
 }
 
-std::string difference(const GroupInfo& info, const Call& call, const Statement& mine,
+std::string difference(const GroupInfo& info, bool message, uint64_t seq, const Statement& mine,
                        const Statement& theirs) {
-  return std::string("the ranks do not agree on ") + (call.message ? "message " : "collective ") +
-         std::to_string(call.seq) + " of group '" + info.name + "': rank " + mine.rank + " calls " +
+  return std::string("the ranks do not agree on ") + (message ? "message " : "collective ") +
+         std::to_string(seq) + " of group '" + info.name + "': rank " + mine.rank + " calls " +
          mine.text + ", rank " + theirs.rank + " calls " + theirs.text;
 }
 
@@ -64,7 +71,7 @@ std::string compare_with_others(c10d::Store& store, const GroupInfo& info, Call&
   const std::string first = store.compareSet(key, "", mine);
   if (const Statement theirs = decode(first);
       theirs.fingerprint != std::to_string(call.fingerprint)) {
-    return difference(info, call, decode(mine), theirs);
+    return difference(info, call.message, call.seq, decode(mine), theirs);
   }
   if (call.message) return "";  // the other end may come much later
   const std::string count = key + "/n";
@@ -87,7 +94,7 @@ std::string look_for_disagreement(c10d::Store& store, const GroupInfo& info, Cal
     if (theirs.fingerprint.empty() || theirs.fingerprint == std::to_string(call.fingerprint)) {
       return std::string();
     }
-    return difference(info, call, decode(mine), theirs);
+    return difference(info, call.message, call.seq, decode(mine), theirs);
   };
   if (const auto said = read_if_there(store, key_of(info, call))) {
     if (std::string text = compare(*said); !text.empty()) return text;
@@ -101,6 +108,64 @@ std::string look_for_disagreement(c10d::Store& store, const GroupInfo& info, Cal
     if (std::string text = compare(said->substr(end + 1)); !text.empty()) return text;
   }
   return "";
+}
+
+namespace {
+
+std::string history_key(int rank) { return "tpu/history/" + std::to_string(rank); }
+
+// By number: a collective's fingerprint, and it in words.
+using Said = std::map<uint64_t, std::pair<std::string, std::string>>;
+
+Said decode_history(const std::string& text) {
+  Said said;
+  std::istringstream lines(text);
+  for (std::string seq, fingerprint, words; std::getline(lines, seq) &&
+                                            std::getline(lines, fingerprint) &&
+                                            std::getline(lines, words);) {
+    said[std::strtoull(seq.c_str(), nullptr, 10)] = {fingerprint, words};
+  }
+  return said;
+}
+
+}  // namespace
+
+void publish_history(c10d::Store& store, const GroupInfo& info, const std::vector<CallPtr>& calls) {
+  std::string text;
+  for (const CallPtr& call : calls) {
+    std::string words = in_words(*call);
+    std::replace(words.begin(), words.end(), '\n', ' ');
+    text +=
+        std::to_string(call->seq) + "\n" + std::to_string(call->fingerprint) + "\n" + words + "\n";
+  }
+  store.set(history_key(info.rank), text.empty() ? "\n" : text);
+}
+
+std::string compare_histories(c10d::Store& store, const GroupInfo& info, int& missing) {
+  std::map<uint64_t, std::pair<int, std::pair<std::string, std::string>>> first;  // who said it
+  std::string found;
+  uint64_t at = std::numeric_limits<uint64_t>::max();
+  missing = 0;
+  for (int rank = 0; rank < info.size; ++rank) {
+    const auto text = read_if_there(store, history_key(rank));
+    if (!text) {
+      ++missing;
+      continue;
+    }
+    for (const auto& [seq, said] : decode_history(*text)) {
+      const auto [entry, is_new] = first.try_emplace(seq, rank, said);
+      if (is_new || entry->second.second.first == said.first) continue;
+      if (seq < at) {
+        at = seq;
+        const auto& [other, others] = entry->second;
+        found = difference(info, false, seq,
+                           {others.first, std::to_string(info.global(other)), others.second},
+                           {said.first, std::to_string(info.global(rank)), said.second});
+      }
+      break;
+    }
+  }
+  return found;
 }
 
 }  // namespace torch_tpu::distributed

@@ -33,7 +33,11 @@ struct Call {
   bool agree = false;  // first use: ranks compare before it runs
   std::string site;    // where given: the Python line in words
   trace::IssueLine line;
-  uint64_t record = 0;  // in the flight recorder
+  uint64_t record = 0;     // in the flight recorder
+  int64_t bytes = 0;       // that it reads, or for who only receives, writes
+  int device = 0;          // of its tensors
+  int64_t started_ns = 0;  // by the journal's clock; 0: not yet
+  bool profiled = false;   // a profiler waits for its end
   std::chrono::steady_clock::time_point issued;
   trace::PromisePtr promise = std::make_shared<trace::Promise>();
   int source_rank = -1;  // of a message from anyone, once it is there

@@ -6,7 +6,9 @@
 #include <c10/util/Exception.h>
 
 #include "csrc/base/hash.h"
+#include "csrc/base/journal.h"
 #include "csrc/dispatch/mode.h"
+#include "csrc/dispatch/profile_collective.h"
 #include "csrc/distributed/agreement.h"
 #include "csrc/distributed/flight.h"
 #include "csrc/distributed/waiters.h"
@@ -108,12 +110,17 @@ void Group::issue(const CallPtr& call) {
   call->issued = Clock::now();
   if (call->timeout <= std::chrono::milliseconds(0)) call->timeout = info_.timeout;
   call->fingerprint = fingerprint_of(*call);
+  for (const Source& source : call->sources) call->bytes += source.nbytes();
+  if (call->bytes == 0) {
+    for (const Target& target : call->targets) call->bytes += target.nbytes();
+  }
   const dispatch::WithoutGil released;  // nothing below may wait with Python's lock
   if (std::exception_ptr error = failure()) {
     call->promise->finish(error);
     std::rethrow_exception(error);
   }
 
+  if (base::journal::traced()) call->profiled = dispatch::profile_collective_begin();
   std::unique_lock order(order_);
   if (call->message) {
     call->seq = ++messages_[2 * call->peer + static_cast<int>(call->receives)];
@@ -135,7 +142,7 @@ void Group::issue(const CallPtr& call) {
   entry.op = call->op;
   entry.detail = call->detail;
   entry.peer = call->message ? static_cast<int>(info_.global(call->peer)) : -1;
-  for (const Source& source : call->sources) entry.bytes += source.nbytes();
+  entry.bytes = call->bytes;
   entry.line = call->line;
   call->record = Flight::get().add(std::move(entry));
   {
@@ -143,7 +150,7 @@ void Group::issue(const CallPtr& call) {
     outstanding_.emplace(call->record, call);
     if (!call->message) {
       progress_.issued = call->seq;
-      progress_.last = call->op + " " + call->detail;
+      history_.add(call);
     }
   }
   bool ready = queue_.empty() && !call->agree;
@@ -221,6 +228,7 @@ struct PlainTensors {
 void Group::start(const CallPtr& call) {
   const PlainTensors plain;
   Flight::get().start(call->record);
+  call->started_ns = base::journal::now_ns();
   std::vector<WorkPtr> works;
   try {
     works = call->start(*call);
@@ -290,20 +298,64 @@ void Group::complete(const CallPtr& call, std::exception_ptr error, bool of_tran
   settle(call, error);
 }
 
+namespace {
+
+void add_span(const GroupInfo& info, const Call& call, bool failed) {
+  const int64_t end = base::journal::now_ns();
+  const int64_t start = call.started_ns != 0 ? call.started_ns : end;
+  base::journal::add(base::journal::Kind::kCollective, call.op, start, end - start, 0, 0,
+                     call.bytes);
+  if (!call.profiled) return;
+  dispatch::CollectiveSpan span;
+  span.op = call.op;
+  span.detail = call.detail;
+  span.group = info.name;
+  span.seq = call.seq;
+  span.bytes = call.bytes;
+  span.device = call.device;
+  span.line = call.line;
+  span.start_ns = start;
+  span.end_ns = end;
+  span.failed = failed;
+  dispatch::profile_collective_end(span);
+}
+
+}  // namespace
+
 void Group::settle(const CallPtr& call, std::exception_ptr error) {
   Flight::get().finish(call->record, text_of(error));
   {
     std::lock_guard lock(mutex_);
     outstanding_.erase(call->record);
     if (!call->message && !error) progress_.completed = std::max(progress_.completed, call->seq);
-    settled_.notify_all();
+    if (outstanding_.empty() || failure_) settled_.notify_all();
   }
+  const bool failed = error != nullptr;
   call->promise->finish(std::move(error));
+  // Afterwards, so that nobody waits for it.
+  add_span(info_, *call, failed);
 }
 
 Group::Progress Group::progress() {
   std::lock_guard lock(mutex_);
-  return progress_;
+  Progress progress = progress_;
+  if (const Call* last = history_.last()) progress.last = last->op + " " + last->detail;
+  return progress;
+}
+
+std::vector<History::Mark> Group::marks() {
+  std::lock_guard lock(mutex_);
+  return history_.marks();
+}
+
+std::optional<uint64_t> Group::first_difference(const std::vector<History::Mark>& theirs) {
+  std::lock_guard lock(mutex_);
+  return history_.first_difference(theirs);
+}
+
+std::vector<CallPtr> Group::recent() {
+  std::lock_guard lock(mutex_);
+  return history_.calls();
 }
 
 std::vector<CallPtr> Group::outstanding() {

@@ -13,6 +13,7 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include "csrc/distributed/call.h"
+#include "csrc/distributed/history.h"
 
 namespace torch_tpu::distributed {
 
@@ -52,6 +53,10 @@ class Group : public std::enable_shared_from_this<Group> {
     std::string last;  // "all_reduce f32 [4]"
   };
   Progress progress();
+  // Whatever ranks have called so far must have been the same; see history.h.
+  std::vector<History::Mark> marks();
+  std::optional<uint64_t> first_difference(const std::vector<History::Mark>& theirs);
+  std::vector<CallPtr> recent();
   std::vector<CallPtr> outstanding();
   // Ends every call with an error made for it, and the group with it.
   void fail_all(const std::function<std::string(const Call*)>& text);
@@ -81,6 +86,7 @@ class Group : public std::enable_shared_from_this<Group> {
   std::map<uint64_t, CallPtr> outstanding_;  // by record
   std::condition_variable settled_;
   Progress progress_;
+  History history_;
   std::exception_ptr failure_;
 
   uint64_t seq_ = 0;

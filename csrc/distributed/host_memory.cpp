@@ -68,6 +68,7 @@ Source::Source(const at::Tensor& tensor)
 bool Source::ready() const {
   if (!value_) return true;
   if (!host_addressable() || value_->awaited() != nullptr) return false;
+  if (value_->promise()) return true;  // delivered as host memory that has been written
   return value_->buffer().is_ready();
 }
 

@@ -81,6 +81,7 @@ class Target {
     at::Tensor to, from;
   };
   const std::optional<Copy>& copy() const noexcept { return copy_; }
+  int64_t nbytes() const noexcept { return value_->bytes(); }  // until delivered
 
  private:
   trace::ValuePtr value_;

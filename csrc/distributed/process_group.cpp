@@ -103,11 +103,18 @@ WorkPtr TpuBackend::issue(Plan plan, std::function<std::vector<WorkPtr>(Call&)> 
     call->targets.emplace_back(tensor, call->promise, plan.in_place);
   }
   if (device >= 0) trace::Ledger::of(device).add(call->promise);
-  Tensors outputs = plan.writes.empty() ? plan.reads : plan.writes;
-  auto work = c10::make_intrusive<TpuWork>(
-      rank_, plan.type, plan.title, call, std::move(plan.reads), std::move(outputs), plan.blocking);
-  TpuWork::finish_with(work);
+  call->device = std::max(device, 0);
+  std::vector<Target::Copy> copies;
+  for (const Target& target : call->targets) {
+    if (target.copy()) copies.push_back(*target.copy());
+  }
   group_->issue(call);
+  // What follows runs while the transport is at work already.
+  Tensors outputs = plan.writes.empty() ? plan.reads : plan.writes;
+  auto work =
+      c10::make_intrusive<TpuWork>(rank_, plan.type, plan.title, call, std::move(plan.reads),
+                                   std::move(outputs), std::move(copies), plan.blocking);
+  TpuWork::finish_with(work);
   work->place_results();
   return keep(std::move(work));
 }

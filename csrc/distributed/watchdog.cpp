@@ -1,13 +1,15 @@
 #include "csrc/distributed/watchdog.h"
 
 #include <cstdlib>
-#include <fstream>
+#include <exception>
 #include <sstream>
 
+#include <pthread.h>
 #include <unistd.h>
 
 #include "csrc/distributed/agreement.h"
 #include "csrc/distributed/flight.h"
+#include "csrc/distributed/processes.h"
 
 namespace torch_tpu::distributed {
 namespace {
@@ -24,35 +26,21 @@ constexpr const char* kVerdict = "tpu/verdict";
 std::string beat_key(int rank) { return "tpu/beat/" + std::to_string(rank); }
 std::string seen_key(int rank) { return "tpu/seen/" + std::to_string(rank); }
 
-std::string first_line(const char* path) {
-  std::ifstream file(path);
-  std::string line;
-  std::getline(file, line);
-  return line;
-}
-
-// Two processes that say the same see each other's process ids.
-const std::string& machine() {
-  static const auto& name = *new std::string([] {
-    char host[256] = "", space[64] = "";
-    gethostname(host, sizeof host - 1);
-    static_cast<void>(!readlink("/proc/self/ns/pid", space, sizeof space - 1));
-    return std::string(host) + " " + first_line("/proc/sys/kernel/random/boot_id") + " " + space;
-  }());
-  return name;
-}
-
-// Of a process on this machine: gone, a corpse its parent has not buried yet, or stopped?
-enum class Process { kRuns, kGone, kStopped };
-Process state_of(int64_t pid) {
-  std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
-  std::string text;
-  if (!std::getline(file, text)) return Process::kGone;
-  const size_t bracket = text.rfind(')');
-  const char state =
-      bracket != std::string::npos && bracket + 2 < text.size() ? text[bracket + 2] : 'R';
-  if (state == 'Z' || state == 'X') return Process::kGone;
-  return state == 'T' || state == 't' ? Process::kStopped : Process::kRuns;
+// Gloo's thread throws when it gets more bytes than its rank expects, and nobody catches that: the
+// process would end without a word. The thread is lost, but the others can still say why.
+std::terminate_handler before_ours = nullptr;
+[[noreturn]] void on_terminate() {
+  char name[32] = "";
+  pthread_getname_np(pthread_self(), name, sizeof name);
+  if (std::string_view(name).starts_with("gloo")) {
+    std::string text = "a thread of the transport has died";
+    if (const std::exception_ptr error = std::current_exception()) text = text_of(error);
+    if (Watchdog::get().transport_died(text)) {
+      while (true) std::this_thread::sleep_for(1h);  // the process ends without it
+    }
+  }
+  if (before_ours != nullptr) before_ours();
+  std::abort();
 }
 
 }  // namespace
@@ -70,7 +58,10 @@ void Watchdog::watch(const std::shared_ptr<Group>& group) {
   std::lock_guard lock(mutex_);
   watched_.push_back(std::move(watched));
   stopping_ = false;
-  if (!thread_.joinable()) thread_ = std::thread([this] { run(); });
+  if (!thread_.joinable()) {
+    thread_ = std::thread([this] { run(); });
+    if (before_ours == nullptr) before_ours = std::set_terminate(&on_terminate);
+  }
 }
 
 void Watchdog::forget(const Group* group) {
@@ -136,7 +127,8 @@ void Watchdog::beat(Watched& watched) {
     watched.store->set(beat_key(info.rank), machine() + "\n" + std::to_string(getpid()) + "\n" +
                                                 std::to_string(++watched.beats) + "\n" +
                                                 std::to_string(progress.issued) + "\n" +
-                                                progress.last);
+                                                progress.last + "\n" +
+                                                encode_marks(watched.group->marks()));
   } catch (...) {
     watched.store_lost = true;
   }
@@ -153,6 +145,7 @@ std::optional<Watchdog::Beat> Watchdog::read_beat(Watched& watched, int rank) {
   if (std::getline(lines, line)) beat.count = std::strtoull(line.c_str(), nullptr, 10);
   if (std::getline(lines, line)) beat.issued = std::strtoull(line.c_str(), nullptr, 10);
   std::getline(lines, beat.last);
+  if (std::getline(lines, line)) beat.marks = decode_marks(line);
   return beat;
 }
 
@@ -160,6 +153,9 @@ void Watchdog::look(const WatchedPtr& item) {
   Watched& watched = *item;
   if (watched.over || Clock::now() - watched.last_look < kLook) return;
   watched.last_look = Clock::now();
+  if (heed_alarm(watched)) return;
+  compare_with_first(watched);
+  if (watched.over) return;
   const std::vector<CallPtr> calls = watched.group->outstanding();
   if (calls.empty()) return;
   Call& oldest = *calls.front();
@@ -181,6 +177,17 @@ void Watchdog::look(const WatchedPtr& item) {
   } catch (...) {
     watched.store_lost = true;
   }
+}
+
+bool Watchdog::transport_died(const std::string& text) {
+  bool any = false;
+  for (const WatchedPtr& watched : all()) {
+    const std::vector<CallPtr> calls = watched->group->outstanding();
+    if (calls.empty()) continue;
+    report(watched->group, calls.front(), text);
+    any = true;
+  }
+  return any;
 }
 
 bool Watchdog::somebody_is_gone(Watched& watched) {
@@ -287,6 +294,14 @@ std::string Watchdog::diagnose(Watched& watched, const Call& call, bool timed_ou
   if (!gone.empty()) return each(gone, "died: its process has ended");
   if (!stopped.empty()) return each(stopped, "is stopped");
   if (!silent.empty()) return each(silent, "gives no sign of life");
+  if (!call.message) {
+    try {
+      std::string problem = ask_everybody(watched);
+      if (!problem.empty() || watched.over) return problem;
+    } catch (...) {
+      watched.store_lost = true;
+    }
+  }
   std::set<int> late;
   for (int rank = 0; rank < info.size; ++rank) {
     const auto& beat = latest[static_cast<size_t>(rank)];
@@ -314,6 +329,7 @@ void Watchdog::end(Watched& watched, const std::string& why, const std::string& 
         std::string ranks;
         for (int rank : watched.blamed) ranks += std::to_string(rank) + " ";
         watched.store->compareSet(kVerdict, "", ranks + "\n" + why);
+        watched.store->set(kAlarm, "1");
       }
       watched.store->set(seen_key(info.rank), "1");
     } catch (...) {

@@ -22,17 +22,23 @@ class Watchdog {
   // is settled by the watchdog.
   void report(const std::shared_ptr<Group>& group, const CallPtr& call, const std::string& text,
               bool final = false);
+  // A thread of the transport has died, as Gloo's does when it gets more bytes than it expects; all
+  // groups that wait for something fail. True when there are any.
+  bool transport_died(const std::string& text);
   // Ends the thread; a rank that may host the store stays until the others have read the error.
   void stop();
 
  private:
   using Clock = std::chrono::steady_clock;
+  // A key: there is a verdict, or what ranks have called last is wanted.
+  static constexpr const char* kAlarm = "tpu/alarm";
   struct Beat {  // a sign of life, as read
     std::string host;
     int64_t pid = 0;
     uint64_t count = 0;
     uint64_t issued = 0;
     std::string last;
+    std::vector<History::Mark> marks;
   };
   struct Watched {
     std::shared_ptr<Group> group;
@@ -41,6 +47,8 @@ class Watchdog {
     Clock::time_point last_look;
     bool over = false;
     bool store_lost = false;
+    bool alarmed = false;             // our last calls are in the store
+    uint64_t compared = 0;            // so many collectives of ours have been compared
     std::set<int> blamed;             // ranks in the group
     std::vector<int64_t> neighbours;  // process ids by rank, of those on this machine
   };
@@ -62,6 +70,12 @@ class Watchdog {
   std::optional<Beat> read_beat(Watched& watched, int rank);
   void end(Watched& watched, const std::string& why, const std::string& said, bool tell);
   bool take_others_verdict(Watched& watched);
+  // Somebody wants to know what we called, or has a verdict; true when the group is over.
+  bool heed_alarm(Watched& watched);
+  // Whether what was called so far is what rank 0 called. Ends the group if not.
+  void compare_with_first(Watched& watched);
+  // Asks all ranks for their last calls: what they do not agree on, in words, or "".
+  std::string ask_everybody(Watched& watched);
   // A process of the group on this machine has ended.
   bool somebody_is_gone(Watched& watched);
   void linger();

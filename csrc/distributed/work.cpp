@@ -26,16 +26,14 @@ c10::intrusive_ptr<c10::ivalue::Future> new_future(const std::vector<at::Tensor>
 }  // namespace
 
 TpuWork::TpuWork(int rank, c10d::OpType type, const char* title, CallPtr call,
-                 std::vector<at::Tensor> inputs, std::vector<at::Tensor> outputs, bool blocking)
+                 std::vector<at::Tensor> inputs, std::vector<at::Tensor> outputs,
+                 std::vector<Target::Copy> copies, bool blocking)
     : Work(rank, type, title, inputs),
       call_(std::move(call)),
       promise_(call_->promise),
       outputs_(std::move(outputs)),
-      blocking_(blocking) {
-  for (const Target& target : call_->targets) {
-    if (target.copy()) copies_.push_back(*target.copy());
-  }
-}
+      blocking_(blocking),
+      copies_(std::move(copies)) {}
 
 void TpuWork::place_results() {
   if (dispatch::mode() == base::Mode::kFused) copy_results();

@@ -10,7 +10,8 @@ namespace torch_tpu::distributed {
 class TpuWork final : public c10d::Work {
  public:
   TpuWork(int rank, c10d::OpType type, const char* title, CallPtr call,
-          std::vector<at::Tensor> inputs, std::vector<at::Tensor> outputs, bool blocking);
+          std::vector<at::Tensor> inputs, std::vector<at::Tensor> outputs,
+          std::vector<Target::Copy> copies, bool blocking);
 
   // After the call was issued: writes through views now where that waits for nothing, else later.
   void place_results();

@@ -76,6 +76,13 @@ Runtime::Runtime() {
   auto plugin = Plugin::load(spec.path, spec.kind);
   kind_ = plugin->kind();
   const Span span = current_span();
+  if (span.processes > 1 && kind_ == PlatformKind::kCpu) {
+    // It would start as if nothing had been said: options and callbacks are ignored.
+    throw std::runtime_error(
+        "The XLA:CPU plugin's client cannot span processes: it knows no other nodes and has no "
+        "collectives between processes. Leave span_processes out: torch.distributed's collectives "
+        "then go by Gloo.");
+  }
   NamedValues client_options = Client::default_options(kind_);
   if (span.processes > 1 && kind_ == PlatformKind::kCuda) {
     client_options["node_id"] = int64_t{span.process};

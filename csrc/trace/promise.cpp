@@ -3,8 +3,12 @@
 #include <atomic>
 #include <utility>
 
+#include <sched.h>
+
 namespace torch_tpu::trace {
 namespace {
+
+constexpr auto kSoon = std::chrono::microseconds(300);
 
 std::atomic<Promise::Blocking> blocking_hook{nullptr};
 
@@ -14,6 +18,18 @@ void blocking(const std::function<void()>& wait) {
   } else {
     wait();
   }
+}
+
+// A small collective takes less time than it takes to fall asleep and be woken up, most of all
+// where all cores are in use. So who waits first lets others run for a moment, ready to go on at
+// once.
+bool is_done_soon(const Promise& promise) {
+  const auto until = std::chrono::steady_clock::now() + kSoon;
+  while (std::chrono::steady_clock::now() < until) {
+    if (promise.done()) return true;
+    sched_yield();
+  }
+  return false;
 }
 
 }  // namespace
@@ -28,8 +44,8 @@ bool Promise::finish(std::exception_ptr error) {
     done_ = true;
     error_ = std::move(error);
     callbacks.swap(callbacks_);
-    changed_.notify_all();
   }
+  changed_.notify_all();  // not under the lock, which who wakes up wants first
   for (const auto& callback : callbacks) callback();
   return true;
 }
@@ -42,6 +58,7 @@ bool Promise::done() const noexcept {
 void Promise::wait() const {
   if (done()) return;
   blocking([this] {
+    if (is_done_soon(*this)) return;
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [this] { return done_; });
   });

@@ -11,6 +11,7 @@ from torch.distributed.tensor.placement_types import Replicate, Shard
 
 from torch_tpu.spmd._compile import Compiled, compile
 from torch_tpu.spmd._hlo import Collective
+from torch_tpu.spmd._local import PerDevice, per_device
 from torch_tpu.spmd._mesh import Mesh, mesh
 from torch_tpu.spmd._ranks import device_mesh
 from torch_tpu.spmd._tensor import ShardedTensor, replicate, shard, shard_module
@@ -19,12 +20,14 @@ __all__ = [
     "Collective",
     "Compiled",
     "Mesh",
+    "PerDevice",
     "Replicate",
     "Shard",
     "ShardedTensor",
     "compile",
     "device_mesh",
     "mesh",
+    "per_device",
     "replicate",
     "shard",
     "shard_module",

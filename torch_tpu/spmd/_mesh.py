@@ -107,6 +107,13 @@ class Mesh:
                 )
         return counts
 
+    def group(self, *axes: str) -> str:
+        """The devices along these axes, as the group of a functional collective inside a function
+        that `per_device` runs."""
+        from torch_tpu.spmd._collectives import group_name
+
+        return group_name(self.shape, self.names, axes)
+
     def sharding(self, rank: int, placements: Sequence[Placement]) -> str:
         """The same for Shardy."""
         axes: list[list[str]] = [[] for _ in range(rank)]

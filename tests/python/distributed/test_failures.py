@@ -168,7 +168,65 @@ def differ_later(group: Any) -> None:
         assert x.sum().item() + y.sum().item() > 0
 
 
-@pytest.mark.parametrize("function", [differ, differ_in_size, differ_later])
+def _take_turns(group: Any, first: Callable[[], None], second: Callable[[], None]) -> None:
+    """Every order of the two has been seen before rank 1 calls the second instead of the first."""
+    for call in (first, first, second, second, first):
+        call()
+    (first if dist.get_rank() == 0 else second)()
+    end = time.monotonic() + TIMEOUT + GRACE
+    while time.monotonic() < end:
+        first()
+        time.sleep(0.01)
+
+
+def differ_in_reduction(group: Any) -> None:
+    """Nothing hangs, results are wrong."""
+
+    def reduce(op: Any) -> None:
+        x = torch.ones(4, device="tpu")
+        dist.all_reduce(x, op=op, group=group)
+        x.sum().item()
+
+    _take_turns(group, lambda: reduce(dist.ReduceOp.SUM), lambda: reduce(dist.ReduceOp.MAX))
+
+
+def differ_in_known_size(group: Any) -> None:
+    """One rank gets more bytes than it expects, on which Gloo would end the process."""
+
+    def reduce(size: int) -> None:
+        x = torch.ones(size, device="tpu")
+        dist.all_reduce(x, group=group)
+        x.sum().item()
+
+    _take_turns(group, lambda: reduce(4), lambda: reduce(4000))
+
+
+def differ_in_known_op(group: Any) -> None:
+    def reduce() -> None:
+        x = torch.ones(4, device="tpu")
+        dist.all_reduce(x, group=group)
+        x.sum().item()
+
+    def gather() -> None:
+        x = torch.ones(4, device="tpu")
+        every = [torch.empty_like(x) for _ in range(dist.get_world_size())]
+        dist.all_gather(every, x, group=group)
+        every[0].sum().item()
+
+    _take_turns(group, reduce, gather)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        differ,
+        differ_in_size,
+        differ_later,
+        differ_in_reduction,
+        differ_in_known_size,
+        differ_in_known_op,
+    ],
+)
 def test_disagreement(two: Ranks, function: Callable[[Any], None]) -> None:
     for seconds, _, text in two.run(in_group, function):
         assert seconds < TIMEOUT + GRACE
@@ -258,3 +316,15 @@ def test_flight_from_the_shell(tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert "Traceback" not in done.stderr
+
+
+def test_the_client_of_this_plugin_spans_no_processes() -> None:
+    code = (
+        "import torch, torch.distributed as dist, torch_tpu\n"
+        "torch_tpu.distributed.span_processes(dist.HashStore(), 0, 2)\n"
+        "torch.ones(2, device='tpu')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode != 0
+    assert "cannot span processes" in done.stderr
+    assert "go by Gloo" in done.stderr

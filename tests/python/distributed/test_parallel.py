@@ -271,6 +271,31 @@ def check_compile() -> None:
         same(a, b.cpu())
 
 
+def check_compile_whole() -> None:
+    """All four functional collectives: one graph of Dynamo's, one compiled callable."""
+    size = dist.get_world_size()
+    group = dist.group.WORLD
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        total = funcol.all_reduce(x.sin(), "avg", group)
+        every = funcol.all_gather_single(total + x, 0, group)
+        own = funcol.reduce_scatter_single(every * 2, "sum", 0, group)
+        turned = funcol.all_to_all_single(own.exp(), None, None, group)
+        return turned.cumsum(0) + x
+
+    x = numbers(2 * size, 3, seed=dist.get_rank()).to("tpu")
+    want = step(x).cpu()
+    torch._dynamo.reset()
+    counters = torch._dynamo.utils.counters
+    counters.clear()
+    compiled = torch.compile(step, backend="tpu", fullgraph=True)
+    for _ in range(3):
+        same(compiled(x), want)
+    assert not counters["graph_break"]
+    assert counters["stats"]["unique_graphs"] == 1
+    assert counters["torch_tpu"]["graphs_inference"] == 1, dict(counters["torch_tpu"])
+
+
 def _train(model: nn.Module, steps: int, part: int, parts: int) -> list[float]:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     losses = []
@@ -318,7 +343,14 @@ def check_compiled_training(kind: str) -> None:
 
 @pytest.mark.parametrize(
     "check",
-    [check_dtensor, check_attention, check_context_parallel, check_functional, check_compile],
+    [
+        check_dtensor,
+        check_attention,
+        check_context_parallel,
+        check_functional,
+        check_compile,
+        check_compile_whole,
+    ],
     ids=lambda check: check.__name__,
 )
 def test_two_ranks(two: Ranks, check: Any) -> None:

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed._functional_collectives as funcol
 import torch.nn.functional as F
-from spmd.checks import close, mesh
+from spmd.checks import close, mesh, raises
 from torch import nn
 
 from torch_tpu import _C, spmd
@@ -191,3 +192,48 @@ def check_collective_modules() -> None:
     for i, found in enumerate(run("all_to_all", torch.float32)):
         k = 2 * (i % 4)
         close(found, torch.cat([t[k : k + 2] for t in group_of(i)]).float())
+
+
+def check_functional_collectives() -> None:
+    """Those of torch.distributed, inside one program on 8 devices."""
+    m = mesh()
+    tp, both = m.group("tp"), m.group("dp", "tp")
+    torch.manual_seed(0)
+    a, b = torch.randn(16, 32), torch.randn(32, 8)
+    x = spmd.shard(a, m, {"dp": Shard(0), "tp": Shard(1)})
+    w = spmd.shard(b, m, {"tp": Shard(0)})
+    layer = spmd.per_device(
+        lambda x, w: torch.relu(funcol.all_reduce(x @ w, "sum", tp)), m, {"dp": Shard(0)}
+    )
+    for scale in (1.0, 2.0):  # the second time without tracing
+        found = layer(spmd.shard(scale * a, m, x.placements), w)
+        close(found.full_tensor().cpu(), torch.relu(scale * a @ b))
+    groups = ((0, 1, 2, 3), (4, 5, 6, 7))
+    assert [(c.kind, c.groups) for c in layer.collectives()] == [("all-reduce", groups)]
+    assert layer.text().count("stablehlo.all_reduce") == 1
+
+    def exchange(x: torch.Tensor) -> list[torch.Tensor]:
+        every = funcol.all_gather_single(x, 1, tp)
+        own = funcol.reduce_scatter_single(every * 2, "sum", 0, tp)
+        turned = funcol.all_to_all_single(x, None, None, tp)
+        largest = funcol.all_reduce(x.amax(), "max", both)
+        mean = funcol.all_reduce(x, "avg", tp)
+        return [every, own, turned, largest, mean, funcol.broadcast(x, 2, tp)]
+
+    rows: Any = {"dp": Shard(0)}
+    program = spmd.per_device(
+        exchange, m, [rows, {"dp": Shard(0), "tp": Shard(0)}, x.placements, {}, rows, rows]
+    )
+    every, own, turned, largest, mean, third = (t.full_tensor().cpu() for t in program(x))
+    close(every, a)
+    close(own, 8 * a)
+    # Device (i, j) has rows i of 2 and columns j of 4; its k-th piece goes to device (i, k).
+    pieces = a.reshape(2, 4, 2, 4, 8)  # dp, piece, row, tp, column
+    close(turned, pieces.permute(0, 3, 2, 1, 4).reshape(16, 32))
+    assert largest.item() == a.max().item()
+    close(mean, a.reshape(16, 4, 8).mean(1))
+    assert torch.equal(third, a[:, 16:24])
+    kinds = [c.kind for c in program.collectives()]
+    assert {"all-gather", "reduce-scatter", "all-to-all", "all-reduce"} <= set(kinds)
+    wrong = spmd.per_device(lambda x: funcol.all_reduce(x, "sum", "world"), m, rows)
+    raises(RuntimeError, "axes of the mesh", wrong, x)
