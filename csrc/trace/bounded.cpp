@@ -178,14 +178,14 @@ std::string lower_bounded(const FusedProgram& program) {
   }
   FormsRef rest = *bounds.forms;
   const auto prepare = [&](Node& node, NodeInputs& inputs) {
-    const NodeForms forms = take_forms(rest, bounds.high, node);
+    NodeForms forms = take_forms(rest, bounds.high, node);
     if (forms.writes_part) throw Unproven(node.name + " writes a view that varies");
     if (draws(node)) {
       for (FormsRef sizes : forms.results) {
         if (varies(sizes)) throw Unproven(node.name + " draws as many numbers as vary");
       }
     }
-    auto sizes = sized_node(b, node, forms, bounds, n);
+    auto sizes = sized_node(b, node, std::move(forms), bounds, n);
     inputs.sizes = sizes.get();
     return sizes;
   };

@@ -36,9 +36,8 @@ bool is_uniform(const Node& node) {
 
 class SizedNode final : public NodeSizes {
  public:
-  SizedNode(Builder& b, const Node& node, const NodeForms& forms, const Bounds& bounds,
-            const Size& n)
-      : b_(b), node_(node), forms_(forms), bounds_(bounds), n_(n) {}
+  SizedNode(Builder& b, const Node& node, NodeForms forms, const Bounds& bounds, const Size& n)
+      : b_(b), node_(node), forms_(std::move(forms)), bounds_(bounds), n_(n) {}
 
   Value read(size_t tensor, const Value& base) override {
     const TensorArg& arg = node_.tensors[tensor];
@@ -258,16 +257,16 @@ class SizedNode final : public NodeSizes {
 
   Builder& b_;
   const Node& node_;
-  const NodeForms& forms_;
+  const NodeForms forms_;
   const Bounds& bounds_;
   const Size& n_;
 };
 
 }  // namespace
 
-std::unique_ptr<NodeSizes> sized_node(Builder& b, const Node& node, const NodeForms& forms,
+std::unique_ptr<NodeSizes> sized_node(Builder& b, const Node& node, NodeForms forms,
                                       const Bounds& bounds, const Size& n) {
-  return std::make_unique<SizedNode>(b, node, forms, bounds, n);
+  return std::make_unique<SizedNode>(b, node, std::move(forms), bounds, n);
 }
 
 }  // namespace torch_tpu::trace

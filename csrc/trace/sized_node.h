@@ -12,8 +12,7 @@
 namespace torch_tpu::trace {
 
 // `node` has the sizes of the bound. All arguments must outlive the result.
-std::unique_ptr<NodeSizes> sized_node(stablehlo::Builder& b, const Node& node,
-                                      const NodeForms& forms, const Bounds& bounds,
-                                      const stablehlo::Size& n);
+std::unique_ptr<NodeSizes> sized_node(stablehlo::Builder& b, const Node& node, NodeForms forms,
+                                      const Bounds& bounds, const stablehlo::Size& n);
 
 }  // namespace torch_tpu::trace
