@@ -92,13 +92,13 @@ trace::FusedPtr make_bounded(const FusedProgram& piece, const trace::Segment& se
 }  // namespace
 
 bool meet_family(const trace::FusedPtr& piece, const trace::Segment& segment,
-                 const trace::Signature& signature) {
+                 const trace::Signature& signature, bool soon) {
   const bool fresh = join_family(*piece);
   const uint64_t sights = piece->sights.load();
   if (!piece->family) return sights > 1;
   // Not every time: what did not help the last time rarely does now.
   if (!piece->bounded && (fresh || std::has_single_bit(sights))) {
-    trace::Family::Service service = piece->family->serve(*piece, fresh);
+    trace::Family::Service service = piece->family->serve(*piece, fresh, soon);
     if (service.bounds) {
       service.program = make_bounded(*piece, segment, signature, std::move(service.bounds));
     }

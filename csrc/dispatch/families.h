@@ -7,8 +7,9 @@
 namespace torch_tpu::dispatch {
 
 // For a piece that has no program of its own. Finds or compiles the bounded one that serves it, if
-// it is time for that. True when the piece was met often enough for a program of its own.
+// it is time for that. True when the piece was met often enough for a program of its own. `soon`:
+// see trace/family.h.
 bool meet_family(const trace::FusedPtr& piece, const trace::Segment& segment,
-                 const trace::Signature& signature);
+                 const trace::Signature& signature, bool soon);
 
 }  // namespace torch_tpu::dispatch

@@ -8,6 +8,7 @@
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include "csrc/dispatch/masks.h"
+#include "csrc/dispatch/plain_meta.h"
 
 namespace torch_tpu::dispatch {
 namespace {
@@ -116,9 +117,11 @@ Inferred infer(const Frame& frame) {
       !op.handle.hasComputedKernelForDispatchKey(c10::DispatchKey::Meta)) {
     return out;
   }
-  prepare_meta();
   try {
-    op.handle.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::Meta), &stack);
+    if (!run_plain_meta(op, stack)) {
+      prepare_meta();
+      op.handle.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::Meta), &stack);
+    }
   } catch (const c10::NotImplementedError&) {
     return out;  // a placeholder in place of a Meta kernel
   } catch (...) {

@@ -2,6 +2,8 @@
 
 #include <bit>
 #include <exception>
+#include <mutex>
+#include <unordered_set>
 
 #include <c10/util/Exception.h>
 
@@ -73,12 +75,31 @@ void ask_for_nodes(const FusedProgram& program) {
   }
 }
 
+// Whether one program for the piece costs less than compiling its ops: nearly all of them are new.
+// An op is new in one piece only, whether that compiled it or not, so however much pieces differ
+// there are no more such programs than there are new ops for them. What is on disk or compiled by
+// now does not count: processes that do the same shall have the same programs.
+bool costs_less_whole(const trace::Segment& segment) {
+  constexpr size_t kManyOps = 12;
+  constexpr size_t kUsesOfAnOp = 5, kPer = 2;  // 2.5 nodes for each new op at most
+  static std::mutex mutex;
+  static auto* met = new std::unordered_set<uint32_t>();  // by uid
+  const std::lock_guard lock(mutex);
+  size_t fresh = 0;
+  for (const trace::TraceNode& node : segment.nodes) {
+    fresh += static_cast<size_t>(met->insert(node.program->uid).second);
+  }
+  return fresh >= kManyOps && segment.nodes.size() * kPer <= fresh * kUsesOfAnOp;
+}
+
 // The program of this signature, compiled by now or not.
 trace::FusedPtr meet(const trace::Segment& segment, const trace::Signature& signature,
                      base::CompileWhen when) {
   FusedCache& cache = FusedCache::get();
   trace::FusedPtr program = cache.find(signature);
+  bool whole = false;
   if (!program) {
+    whole = costs_less_whole(segment);
     program = c10::make_intrusive<FusedProgram>(segment, signature);
     if (when != base::CompileWhen::kNever && cache::ProgramStore::get().load(*program)) {
       program->state.store(State::kReady, std::memory_order_release);
@@ -93,11 +114,14 @@ trace::FusedPtr meet(const trace::Segment& segment, const trace::Signature& sign
   }
   if (when == base::CompileWhen::kFirst) {
     compile_fused(program);
-  } else if (when == base::CompileWhen::kSecond && meet_family(program, segment, signature)) {
+  } else if (when == base::CompileWhen::kSecond &&
+             meet_family(program, segment, signature, whole)) {
     program->state.store(State::kCompiling);
     if (!cache::CompilePool::get().submit([program] { compile_fused(program); })) {
       program->state.store(State::kSeen);  // asked again when it is met next
     }
+  } else if (when == base::CompileWhen::kSecond && whole && !program->bounded) {
+    compile_fused(program);
   }
   return program;
 }

@@ -206,7 +206,8 @@ Values lower_renorm(Call& c) {
 }  // namespace
 
 void add_norm(Entries& t) {
-  t.push_back({.name = "native_layer_norm", .lower = lower_native_layer_norm});
+  // eps never changes: as a constant it lets the compiler share the kernels of all norms.
+  t.push_back({.name = "native_layer_norm", .lower = lower_native_layer_norm, .keyed = {"eps"}});
   t.push_back({.name = "native_layer_norm_backward", .lower = lower_native_layer_norm_backward});
   t.push_back({.name = "_fused_rms_norm", .lower = lower__fused_rms_norm});
   t.push_back({.name = "_fused_rms_norm_backward", .lower = lower__fused_rms_norm_backward});

@@ -13,6 +13,7 @@
 
 #include "csrc/base/env.h"
 #include "csrc/pjrt/code_room.h"
+#include "csrc/pjrt/plugin_prepare.h"
 
 namespace torch_tpu::pjrt {
 namespace {
@@ -259,6 +260,7 @@ LoadedExecutable Client::compile_with(std::string_view program, std::string_view
   args.compile_options = serialized_options.data();
   args.compile_options_size = serialized_options.size();
   TORCH_TPU_PJRT_CALL(api_, PJRT_Client_Compile, args);
+  after_compilation();
   return LoadedExecutable(shared_from_this(), args.executable);
 }
 

@@ -2,6 +2,7 @@
 #include "csrc/pjrt/plugin_prepare.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstdlib>
 #include <filesystem>
 #include <string_view>
@@ -25,6 +26,14 @@ void set_default(const char* name, const std::string& value) {
 // so it is taken back afterwards: a child process or another library that knows
 // the variable is none of our business.
 constexpr const char* kLogLevel = "TF_CPP_MIN_LOG_LEVEL";
+
+// XLA:CPU's LLVM unrolls loops of a few dozen turns whole, the exponential in them included: an odd
+// size then takes twice as long to compile and runs no faster. Only this variable can say so, and
+// it is read by the first compilation.
+constexpr const char* kXlaFlags = "XLA_FLAGS";
+constexpr const char* kCpuFlags = "--xla_backend_extra_options=xla_cpu_disable_loop_unrolling";
+
+std::atomic<bool> flags_set{false};
 
 void prepare_tpu() {
   const int level = base::env_plugin_log_level();
@@ -77,12 +86,20 @@ ProcessPreparation::ProcessPreparation(PlatformKind kind,
     log_level_set_ = true;
   }
   if (kind == PlatformKind::kCpu) keep_freed_host_memory();
+  if (kind == PlatformKind::kCpu && std::getenv(kXlaFlags) == nullptr) {
+    set_default(kXlaFlags, kCpuFlags);
+    flags_set.store(true);
+  }
   if (kind == PlatformKind::kTpu) prepare_tpu();
   if (kind == PlatformKind::kCuda) load_cuda_libraries(search_dirs);
 }
 
 ProcessPreparation::~ProcessPreparation() {
   if (log_level_set_) unsetenv(kLogLevel);
+}
+
+void after_compilation() {
+  if (flags_set.load(std::memory_order_relaxed) && flags_set.exchange(false)) unsetenv(kXlaFlags);
 }
 
 }  // namespace torch_tpu::pjrt

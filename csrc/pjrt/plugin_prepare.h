@@ -24,4 +24,7 @@ class ProcessPreparation {
   bool log_level_set_ = false;
 };
 
+// Takes back what the first compilation has read.
+void after_compilation();
+
 }  // namespace torch_tpu::pjrt

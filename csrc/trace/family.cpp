@@ -8,6 +8,7 @@ namespace torch_tpu::trace {
 namespace {
 
 constexpr size_t kSizesToLearn = 3;  // different sizes that make a dimension one that varies
+constexpr size_t kSizesAtLeast = 2;  // where waiting for the third costs more than it may save
 constexpr size_t kMaxVariants = 8;   // ways to vary that a family may have
 // A piece that a bounded program serves has to come again so much more often before it is compiled
 // for its own sizes, which at best takes half the time.
@@ -54,8 +55,9 @@ Family::Variant* Family::find(const Numbers& numbers, int64_t& n) {
 }
 
 // From the last different sizes, of which the piece is one.
-Family::Variant* Family::learn(const FusedProgram& piece, const Numbers& numbers, int64_t& n) {
-  if (variants_.size() == kMaxVariants || recent_.size() < kSizesToLearn) return nullptr;
+Family::Variant* Family::learn(const FusedProgram& piece, const Numbers& numbers,
+                               size_t sizes_needed, int64_t& n) {
+  if (variants_.size() == kMaxVariants || recent_.size() < sizes_needed) return nullptr;
   if (recent_.back() != numbers) return nullptr;
   std::vector<const Numbers*> pieces;
   for (const Numbers& each : recent_) pieces.push_back(&each);
@@ -76,15 +78,16 @@ Family::Variant* Family::learn(const FusedProgram& piece, const Numbers& numbers
   return &variants_.back();
 }
 
-Family::Service Family::serve(const FusedProgram& piece, bool fresh) {
+Family::Service Family::serve(const FusedProgram& piece, bool fresh, bool soon) {
   Service out;
   const std::lock_guard lock(mutex_);
-  if (distinct_ < kSizesToLearn) return out;
+  const size_t sizes_needed = soon ? kSizesAtLeast : kSizesToLearn;
+  if (distinct_ < sizes_needed) return out;
   Key structure;
   Numbers numbers;
   describe(piece, structure, numbers);
   Variant* variant = find(numbers, out.n);
-  if (variant == nullptr) variant = learn(piece, numbers, out.n);
+  if (variant == nullptr) variant = learn(piece, numbers, sizes_needed, out.n);
   if (variant == nullptr || !variant->refusal.empty()) return out;
   try {
     auto bounds = std::make_unique<Bounds>(plan_bounds(piece, variant->forms, out.n));

@@ -33,13 +33,14 @@ class Family {
   uint64_t sights_needed(bool has_bounded) const;
 
   // What serves the piece together with others, if it is time for that: `bounds` of a program there
-  // is none of yet, else `program`. Both null: nothing does. `fresh`: it was just added.
+  // is none of yet, else `program`. Both null: nothing does. `fresh`: it was just added. `soon`:
+  // one program costs less than what else it takes to run the piece, so two sizes are enough.
   struct Service {
     FusedPtr program;
     std::unique_ptr<Bounds> bounds;
     int64_t n = 0;
   };
-  Service serve(const FusedProgram& piece, bool fresh);
+  Service serve(const FusedProgram& piece, bool fresh, bool soon);
   // The program for the bounds that serve() gave.
   void keep(FusedPtr program);
   // It cannot be lowered: the pieces of these forms stay programs of their own.
@@ -55,7 +56,7 @@ class Family {
     std::string refusal;
   };
   Variant* find(const Numbers& numbers, int64_t& n);
-  Variant* learn(const FusedProgram& piece, const Numbers& numbers, int64_t& n);
+  Variant* learn(const FusedProgram& piece, const Numbers& numbers, size_t sizes, int64_t& n);
 
   const std::shared_ptr<const Key> structure_;
   mutable std::mutex mutex_;

@@ -180,7 +180,21 @@ NodeForms take_forms(std::span<const Form>& forms, int64_t n, Node& node) {
 
 namespace {
 
+// Two points lie on too many curves: only n + c, c n, c (n + d) and c n^2 are taken for the one.
+std::optional<Form> through_two(std::span<const int64_t> n, std::span<const int64_t> values) {
+  if (n[0] == 0) return {};
+  const Form square{0, 0, values[0] / (n[0] * n[0])};
+  if (square.c2 != 0 && square.at(n[0]) == values[0] && square.at(n[1]) == values[1]) return square;
+  const int64_t dn = n[1] - n[0];
+  const int64_t dv = values[1] - values[0];
+  if (dv % dn != 0) return {};
+  const Form line{values[0] - dv / dn * n[0], dv / dn, 0};
+  if (line.c0 % line.c1 != 0) return {};
+  return line;
+}
+
 std::optional<Form> through(std::span<const int64_t> n, std::span<const int64_t> values) {
+  if (n.size() == 2) return through_two(n, values);
   const auto fits = [&](const Form& form) {
     for (size_t i = 0; i < n.size(); ++i) {
       if (form.at(n[i]) != values[i]) return false;

@@ -50,8 +50,8 @@ struct NodeForms {
 // lowering takes for a constant.
 NodeForms take_forms(std::span<const Form>& forms, int64_t n, Node& node);
 
-// The forms that give each of the pieces' numbers; none when there are no such. The pieces have
-// equally many. `n` is filled with the size of each.
+// The forms that give each of the pieces' numbers, of two pieces or three; none when there are no
+// such. The pieces have equally many. `n` is filled with the size of each.
 std::optional<Forms> fit(std::span<const Numbers* const> pieces, std::vector<int64_t>& n);
 // The n for which the forms give these numbers.
 std::optional<int64_t> solve(const Forms& forms, const Numbers& numbers);

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -95,6 +96,30 @@ def test_the_number_of_programs() -> None:
     assert torch_tpu.stats()["compiles"] - compiles <= 3 + 2 * 4
     shown = [(p["bound"], p["sizes"]) for p in bounded_programs()[-3:]]
     assert shown == [(32, (17, 32)), (64, (33, 64)), (128, (65, 128))]
+
+
+NEW_OPS = """
+import copy, torch, torch_tpu
+from torch import nn
+torch.manual_seed(0)
+layers = [nn.Embedding(31, 18), nn.LayerNorm(18), nn.Linear(18, 34), nn.Tanh(), nn.Linear(34, 18)]
+layers += [nn.GELU(), nn.Linear(18, 26), nn.Sigmoid(), nn.Linear(26, 31), nn.SiLU()]
+cpu = nn.Sequential(*layers, nn.Linear(31, 29), nn.Softmax(2))
+tpu = copy.deepcopy(cpu).to("tpu")
+with torch.no_grad():
+    for n in (18, 25, 31, 40, 60):
+        tokens = torch.arange(n)[None] % 31
+        got = tpu(tokens.to("tpu")).sum(1).exp().argmax(-1).cpu()
+        assert got == cpu(tokens).sum(1).exp().argmax(-1)
+runs = [p["runs"] for p in torch_tpu.fused.programs() if p["bound"] is not None]
+assert runs == [2, 2], runs  # 32, 64
+assert torch_tpu.stats()["compiles"] == 3, torch_tpu.stats()
+"""
+
+
+def test_a_model_of_new_ops(run_python: Callable[..., str], tmp_path: Path) -> None:
+    """Its first size is one program, and the second begins with the bounds: nothing else."""
+    run_python(NEW_OPS, TORCH_TPU_CACHE_DIR=str(tmp_path), TORCH_TPU_MODE="fused")
 
 
 def test_a_cache_that_grows() -> None:
