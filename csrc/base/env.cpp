@@ -292,7 +292,8 @@ std::string env_compiler_flags() {
   std::string flags;
   for (const char* name : {"XLA_FLAGS", "LIBTPU_INIT_ARGS"}) {
     const char* value = std::getenv(name);
-    if (value != nullptr && *value != '\0') flags += std::string(name) + "=" + value + "\n";
+    if (value == nullptr || std::string_view(value) == kOwnXlaFlags) continue;
+    if (*value != '\0') flags += std::string(name) + "=" + value + "\n";
   }
   return flags;
 }

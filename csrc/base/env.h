@@ -61,6 +61,9 @@ std::string env_cache_dir();
 int64_t env_cache_bytes();             // TORCH_TPU_CACHE_BYTES: bytes on disk, 0 = no bound
 std::vector<std::string> env_packs();  // TORCH_TPU_PACK: files
 
+// What XLA:CPU is told where the user has not set XLA_FLAGS (see pjrt/plugin_prepare.cpp).
+inline constexpr const char* kOwnXlaFlags =
+    "--xla_backend_extra_options=xla_cpu_disable_loop_unrolling";
 // What the compilers themselves read (XLA_FLAGS, LIBTPU_INIT_ARGS): "NAME=value" lines, since
 // programs depend on it.
 std::string env_compiler_flags();

@@ -122,12 +122,13 @@ std::string refusal_of_lowering(const Frame& frame) {
 }
 
 pjrt::LoadedExecutable compile(const std::string& name, uint64_t fingerprint,
-                               const std::string& text, double& seconds) {
+                               const std::string& text, double& seconds, bool quick) {
   const pjrt::Runtime& runtime = pjrt::Runtime::get();
   const base::journal::Span span(base::journal::Kind::kCompile, name, fingerprint);
   if (const std::string folder = base::env_dump(); !folder.empty()) dump(folder, name, text);
   const auto start = std::chrono::steady_clock::now();
-  pjrt::LoadedExecutable out = runtime.client().compile_with(text, runtime.compile_options());
+  pjrt::LoadedExecutable out = runtime.client().compile_with(
+      text, quick ? runtime.quick_compile_options() : runtime.compile_options());
   seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return out;
 }

@@ -20,8 +20,9 @@ void apply_resizes(const std::vector<trace::Program::Resize>& resizes, const Fra
 // for these arguments", or that they are bad, which the CPU is asked first. Other exceptions go on.
 std::string refusal_of_lowering(const Frame& frame);
 // Compiles a module; its name and fingerprint are for reports. `seconds` is how long it took.
+// `quick`: it should rather compile soon than run fastest.
 pjrt::LoadedExecutable compile(const std::string& name, uint64_t fingerprint,
-                               const std::string& text, double& seconds);
+                               const std::string& text, double& seconds, bool quick = false);
 void compile(trace::Program& program, const std::string& text);
 
 // Infers and lowers. The result may instead ask for out= tensors to be resized first, or say why

@@ -69,8 +69,8 @@ trace::FusedPtr make_bounded(const FusedProgram& piece, const trace::Segment& se
       return {};
     }
     try {
-      program->executable =
-          compile(program->name, program->fingerprint, text, program->compile_seconds);
+      program->executable = compile(program->name, program->fingerprint, text,
+                                    program->compile_seconds, /*quick=*/true);
     } catch (const std::exception& error) {
       piece.family->refuse(forms, error.what());
       cache::FusedCache::get().count_failure();

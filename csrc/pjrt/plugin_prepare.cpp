@@ -31,7 +31,6 @@ constexpr const char* kLogLevel = "TF_CPP_MIN_LOG_LEVEL";
 // size then takes twice as long to compile and runs no faster. Only this variable can say so, and
 // it is read by the first compilation.
 constexpr const char* kXlaFlags = "XLA_FLAGS";
-constexpr const char* kCpuFlags = "--xla_backend_extra_options=xla_cpu_disable_loop_unrolling";
 
 std::atomic<bool> flags_set{false};
 
@@ -87,7 +86,7 @@ ProcessPreparation::ProcessPreparation(PlatformKind kind,
   }
   if (kind == PlatformKind::kCpu) keep_freed_host_memory();
   if (kind == PlatformKind::kCpu && std::getenv(kXlaFlags) == nullptr) {
-    set_default(kXlaFlags, kCpuFlags);
+    set_default(kXlaFlags, base::kOwnXlaFlags);
     flags_set.store(true);
   }
   if (kind == PlatformKind::kTpu) prepare_tpu();

@@ -104,6 +104,11 @@ Runtime::Runtime() {
         std::string("LIBRARY_FUSION_TYPE_REDUCE");
   }
   compile_options_ = options.serialize();
+  if (kind_ == PlatformKind::kCpu) {
+    // Its older emitter of kernels: 7 % less time to compile, 2 to 5 % more to run.
+    options.env_option_overrides["xla_cpu_use_fusion_emitters"] = false;
+  }
+  quick_compile_options_ = options.serialize();
 }
 
 int64_t Runtime::device_memory(int index) const {

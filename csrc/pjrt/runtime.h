@@ -36,6 +36,8 @@ class Runtime {
   int64_t device_memory(int index) const;
   // Options every single-device program is compiled with, encoded once.
   const std::string& compile_options() const noexcept { return compile_options_; }
+  // Those of programs that should rather compile soon than run fastest.
+  const std::string& quick_compile_options() const noexcept { return quick_compile_options_; }
 
  private:
   Runtime();
@@ -43,6 +45,7 @@ class Runtime {
   PlatformKind kind_;
   std::vector<PJRT_Device*> devices_;
   std::string compile_options_;
+  std::string quick_compile_options_;
 };
 
 }  // namespace torch_tpu::pjrt
