@@ -175,5 +175,5 @@ def _define() -> None:
         return x.new_empty(_shape(list(x.shape), op, len(_parse(groups)[0])))
 
     torch.library.register_fake(_OP, fake, lib=library)
-    _C._register_foreign(_OP, [], _lower, None)
+    _C._register_foreign(_OP, [], _lower, None, False)
     _library = library
