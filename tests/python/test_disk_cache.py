@@ -77,13 +77,13 @@ def entries(folder: Path) -> list[Path]:
 
 def test_a_second_process_compiles_nothing(filled: tuple[Path, dict]) -> None:
     folder, first = filled
-    assert first["stats"]["compiles"] > 10
+    assert first["stats"]["compiles"] > 0
     assert first["stats"]["disk"]["stores"] >= first["stats"]["compiles"]
     assert not first["warnings"]
     second = run(folder)
     assert second["results"] == first["results"]
     assert second["stats"]["compiles"] == 0
-    assert second["stats"]["disk"]["loads"] == second["stats"]["misses"]
+    assert second["stats"]["disk"]["loads"] >= second["stats"]["misses"]  # of single ops; and a fused one
     assert second["stats"]["disk"]["saved_seconds"] > 0
     assert not second["dynamo"]  # no Meta kernel ran, so nobody imported it
     assert not second["warnings"]
