@@ -83,7 +83,8 @@ def test_a_second_process_compiles_nothing(filled: tuple[Path, dict]) -> None:
     second = run(folder)
     assert second["results"] == first["results"]
     assert second["stats"]["compiles"] == 0
-    assert second["stats"]["disk"]["loads"] >= second["stats"]["misses"]  # of single ops; and a fused one
+    # The misses are those of single ops; a fused program is loaded beside them.
+    assert second["stats"]["disk"]["loads"] >= second["stats"]["misses"]
     assert second["stats"]["disk"]["saved_seconds"] > 0
     assert not second["dynamo"]  # no Meta kernel ran, so nobody imported it
     assert not second["warnings"]
