@@ -222,13 +222,19 @@ void DiskCache::store_entry(Words words, std::string_view entry) noexcept {
   }
 }
 
-// By chance, with a probability that grows with the bytes: so the bound holds for any number of
-// processes, however little each writes, without any of them counting for the others.
-bool DiskCache::time_to_evict(size_t bytes) const {
+// Once this process has written a step's bytes, so that alone it never passes the bound; and by
+// chance, with a probability that grows with the bytes, so that any number of processes keep to it,
+// however little each writes, without any of them counting for the others.
+bool DiskCache::time_to_evict(size_t bytes) {
   if (max_bytes_ <= 0) return false;
-  const auto step = static_cast<double>(std::max<int64_t>(1, max_bytes_ / kEvictionsPerBound));
+  const int64_t step = std::max<int64_t>(1, max_bytes_ / kEvictionsPerBound);
+  const auto written = static_cast<int64_t>(bytes);
+  if (since_eviction_.fetch_add(written) + written >= step) {
+    since_eviction_ = 0;
+    return true;
+  }
   const double chance = static_cast<double>(base::digest(unique()).low >> 11) * 0x1p-53;
-  return chance < static_cast<double>(bytes) / step;
+  return chance < static_cast<double>(bytes) / static_cast<double>(step);
 }
 
 void DiskCache::evict() {
@@ -270,12 +276,14 @@ void DiskCache::evict() {
     }
     homes.push_back(std::move(folder));
   }
-  if (max_bytes_ <= 0 || total <= max_bytes_) return;
+  // A step below the bound, for what is written until the next look.
+  const int64_t room = max_bytes_ / kEvictionsPerBound;
+  if (max_bytes_ <= 0 || total <= max_bytes_ - room) return;
   std::sort(entries.begin(), entries.end(),
             [](const Entry& a, const Entry& b) { return a.used < b.used; });
   uint64_t evicted = 0;
   for (const Entry& entry : entries) {
-    if (total <= max_bytes_ - max_bytes_ / 8) break;
+    if (total <= max_bytes_ - 2 * room) break;
     if (unlinkat(homes[entry.home].fd(), entry.name.c_str(), 0) == 0) ++evicted;
     total -= entry.bytes;
   }

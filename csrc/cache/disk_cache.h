@@ -69,7 +69,7 @@ class DiskCache {
   bool write(const Folders& at, const std::string& name, std::string_view bytes);
   void write_description(const Folders& at);
   void damaged(const std::string& name, const std::string& why);
-  bool time_to_evict(size_t bytes) const;
+  bool time_to_evict(size_t bytes);
   template <typename Change>
   void count(Change change) {
     const std::lock_guard lock(mutex_);
@@ -86,6 +86,7 @@ class DiskCache {
   mutable std::mutex mutex_;  // guards the next two
   std::shared_ptr<const Folders> folders_;
   DiskStats stats_;
+  std::atomic<int64_t> since_eviction_{0};  // bytes this process wrote
   std::atomic<bool> off_{false};
   std::atomic<bool> read_only_{false};
   std::atomic<bool> said_damaged_{false};

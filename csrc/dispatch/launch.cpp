@@ -2,8 +2,6 @@
 
 #include <bit>
 #include <exception>
-#include <mutex>
-#include <unordered_set>
 
 #include <c10/util/Exception.h>
 
@@ -82,12 +80,9 @@ void ask_for_nodes(const FusedProgram& program) {
 bool costs_less_whole(const trace::Segment& segment) {
   constexpr size_t kManyOps = 12;
   constexpr size_t kUsesOfAnOp = 5, kPer = 2;  // 2.5 nodes for each new op at most
-  static std::mutex mutex;
-  static auto* met = new std::unordered_set<uint32_t>();  // by uid
-  const std::lock_guard lock(mutex);
   size_t fresh = 0;
   for (const trace::TraceNode& node : segment.nodes) {
-    fresh += static_cast<size_t>(met->insert(node.program->uid).second);
+    fresh += static_cast<size_t>(!node.program->met.exchange(true, std::memory_order_relaxed));
   }
   return fresh >= kManyOps && segment.nodes.size() * kPer <= fresh * kUsesOfAnOp;
 }

@@ -17,9 +17,8 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from torch_tpu.spmd import _hlo
 from torch_tpu.spmd._eager import assign
-from torch_tpu.spmd._program import Argument, Program
+from torch_tpu.spmd._program import Argument, OfLastCall, Program
 from torch_tpu.spmd._tensor import ShardedTensor, leaves
 from torch_tpu.spmd._trace import Trace
 
@@ -87,7 +86,7 @@ class _Variant:
         return ShardedTensor(self.program.mesh, how.placements, like, parts)
 
 
-class Compiled:
+class Compiled(OfLastCall):
     """What `compile` gives: called as the function is."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
@@ -95,7 +94,6 @@ class Compiled:
         self._function = function
         self._variants: dict[Any, list[_Variant]] = {}
         self._objects: list[Any] = []  # whose addresses are in keys
-        self._last: Program | None = None
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Runs the program for such arguments, made now where there is none."""
@@ -117,19 +115,6 @@ class Compiled:
                 self._warn_of_many()
         self._last = variant.program
         return variant.run(tensors)
-
-    def collectives(self) -> list[_hlo.Collective]:
-        """What the program of the last call exchanges between devices."""
-        return self._program().collectives()
-
-    def text(self) -> str:
-        """The annotated StableHLO module of the last call."""
-        return self._program().text
-
-    def _program(self) -> Program:
-        if self._last is None:
-            raise RuntimeError("[spmd] the function has not been called")
-        return self._last
 
     def _key(self, flat: list[Any], spec: Any) -> Any:
         order: dict[int, int] = {}

@@ -15,10 +15,9 @@ from torch.distributed.tensor.placement_types import Placement, Replicate, Shard
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from torch_tpu import _C
-from torch_tpu.spmd import _hlo
 from torch_tpu.spmd._collectives import InsideProgram
 from torch_tpu.spmd._mesh import Mesh, Placements
-from torch_tpu.spmd._program import Argument, Program
+from torch_tpu.spmd._program import Argument, OfLastCall, Program
 from torch_tpu.spmd._tensor import ShardedTensor
 
 _serial = itertools.count()
@@ -33,7 +32,7 @@ class _Variant:
     results: list[Any]  # the place of a tensor among the program's results, or (the object,)
 
 
-class PerDevice:
+class PerDevice(OfLastCall):
     """What `per_device` gives: called with tensors of the mesh."""
 
     def __init__(
@@ -44,7 +43,6 @@ class PerDevice:
         self._mesh = mesh
         self._given = results
         self._variants: dict[Any, _Variant] = {}
-        self._last: Program | None = None
 
     def __call__(self, *args: Any) -> Any:
         """Runs the program for such arguments, made now where there is none."""
@@ -73,19 +71,6 @@ class PerDevice:
             made.append(ShardedTensor(self._mesh, how.placements, like, some))
         out = [made[r] if isinstance(r, int) else r[0] for r in variant.results]
         return tree_unflatten(out, variant.spec)
-
-    def collectives(self) -> list[_hlo.Collective]:
-        """What the program of the last call exchanges between devices."""
-        return self._program().collectives()
-
-    def text(self) -> str:
-        """The StableHLO module of the last call."""
-        return self._program().text
-
-    def _program(self) -> Program:
-        if self._last is None:
-            raise RuntimeError("[spmd] the function has not been called")
-        return self._last
 
     def _make(self, flat: list[Any], spec: Any, tensors: list[ShardedTensor]) -> _Variant:
         mesh = self._mesh

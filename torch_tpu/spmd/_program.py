@@ -45,6 +45,25 @@ class Program:
         return _hlo.collectives(self.native.optimized())
 
 
+class OfLastCall:
+    """A function that runs as a program tells of the one it ran last."""
+
+    _last: Program | None = None
+
+    def collectives(self) -> list[_hlo.Collective]:
+        """What the program of the last call exchanges between devices."""
+        return self._program().collectives()
+
+    def text(self) -> str:
+        """The StableHLO module of the last call."""
+        return self._program().text
+
+    def _program(self) -> Program:
+        if self._last is None:
+            raise RuntimeError("[spmd] the function has not been called")
+        return self._last
+
+
 def build(name: str, made: dict[str, Any], mesh: Mesh, arguments: list[Argument]) -> Program:
     """From what `_Recording.module` gives. Results stay as the compiler finds them best."""
     everyone = tuple(Replicate() for _ in mesh.names)
