@@ -32,7 +32,7 @@ def tensor_dlpack_device(self: torch.Tensor) -> tuple[Any, int]:
     if self.device.type != "tpu" or has_torch_function_unary(self):
         return _to_dlpack_device(self)
     types = torch.utils.dlpack.DLDeviceType
-    if _in_host_memory():
+    if in_host_memory():
         return types.kDLCPU, 0
     return types.kDLExtDev, self.device.index
 
@@ -73,12 +73,12 @@ def to_dlpack(tensor: torch.Tensor) -> Any:
 
 
 @functools.cache
-def _in_host_memory() -> bool:
+def in_host_memory() -> bool:
     return _C._device_properties()["platform_kind"] == "cpu"
 
 
 def _share(tensor: torch.Tensor) -> torch.Tensor | None:
-    if not _in_host_memory() or tensor.is_conj() or tensor.is_neg():
+    if not in_host_memory() or tensor.is_conj() or tensor.is_neg():
         return None
     try:
         return _C._to_host_zero_copy(tensor)

@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cstring>
 #include <iterator>
 #include <mutex>
+#include <utility>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
@@ -14,6 +14,7 @@
 
 #include "csrc/base/journal.h"
 #include "csrc/ops/source.h"
+#include "csrc/pjrt/read.h"
 #include "csrc/pjrt/runtime.h"
 
 namespace torch_tpu::device {
@@ -21,10 +22,56 @@ namespace {
 
 using Kind = ops::ValueCheck::Kind;
 
+// The flags of a program, on their way to the host. Where a transfer takes its time it starts with
+// the program, so that the read which raises finds it done.
+class Flags {
+ public:
+  Flags(trace::ValuePtr flags, size_t count) : flags_(std::move(flags)), values_(count) {
+    if (pjrt::Runtime::get().host_addressable()) return;
+    arrival_ = flags_->buffer().copy_to_host(values_.data(), count * sizeof(int64_t));
+    started_ = true;
+  }
+  Flags(Flags&&) noexcept = default;
+  Flags& operator=(Flags&& other) noexcept {  // a transfer keeps its memory
+    std::swap(flags_, other.flags_);
+    std::swap(values_, other.values_);
+    std::swap(arrival_, other.arrival_);
+    std::swap(started_, other.started_);
+    return *this;
+  }
+  ~Flags() {
+    if (!started_ || values_.empty()) return;  // read, or moved from
+    try {
+      arrival_.await();  // it writes to values_
+    } catch (...) {      // the program failed: its results say so
+    }
+  }
+
+  const std::vector<int64_t>& read() {
+    if (started_) {
+      arrival_.await();
+      started_ = false;
+    } else if (flags_) {
+      pjrt::read_dense(flags_->buffer(), values_.data(), values_.size() * sizeof(int64_t));
+    }
+    flags_.reset();
+    return values_;
+  }
+
+ private:
+  trace::ValuePtr flags_;  // until they are read
+  std::vector<int64_t> values_;
+  pjrt::Event arrival_;
+  bool started_ = false;
+};
+
 struct Pending {
-  trace::ValuePtr flags;
+  Flags flags;
   FlagSources sources;
   Owner program;
+
+  Pending(trace::ValuePtr value, FlagSources from, Owner owner)
+      : flags(std::move(value), from.size()), sources(std::move(from)), program(std::move(owner)) {}
 };
 
 std::mutex mutex;
@@ -36,18 +83,6 @@ std::atomic<bool> any_pending{false};
 
 // Enough to bound memory in a loop that never reads; the flags are then looked at early.
 constexpr size_t kMaxPending = 4096;
-
-std::vector<int64_t> read(const trace::DeviceValue& flags, size_t count) {
-  std::vector<int64_t> values(count);
-  const size_t bytes = count * sizeof(int64_t);
-  if (pjrt::Runtime::get().host_addressable()) {
-    flags.buffer().await();
-    std::memcpy(values.data(), flags.buffer().unsafe_pointer(), bytes);
-  } else {
-    flags.buffer().copy_to_host(values.data(), bytes).await();
-  }
-  return values;
-}
 
 std::atomic<LineText> line_text_hook{nullptr};
 
@@ -74,8 +109,8 @@ void raise_if_violated(int64_t value, const ops::ValueCheck& check,
   TORCH_CHECK(false, text);
 }
 
-bool violated(const Pending& item) {
-  const std::vector<int64_t> values = read(*item.flags, item.sources.size());
+bool violated(Pending& item) {
+  const std::vector<int64_t>& values = item.flags.read();
   return std::any_of(values.begin(), values.end(),
                      [](int64_t value) { return value != ops::kNoViolation; });
 }
@@ -90,7 +125,7 @@ void add(Pending item) {
     if (pending().size() < kMaxPending) return;
     full.swap(pending());
   }
-  std::erase_if(full, [](const Pending& old) { return !violated(old); });
+  std::erase_if(full, [](Pending& old) { return !violated(old); });
   std::lock_guard lock(mutex);
   pending().insert(pending().begin(), std::make_move_iterator(full.begin()),
                    std::make_move_iterator(full.end()));
@@ -102,7 +137,7 @@ void check_flag(trace::ValuePtr flag, const ops::ValueCheck& check, Owner progra
   // PyTorch reads the info of a factorization before it goes on, on every device.
   if (check.kind == Kind::kMatrix || check.kind == Kind::kBatch) {
     const base::journal::Span span(base::journal::Kind::kHostRead, "linear-algebra check");
-    raise_if_violated(read(*flag, 1)[0], check);
+    raise_if_violated(Flags(std::move(flag), 1).read()[0], check);
     return;
   }
   if (pjrt::Runtime::get().host_addressable() && flag->buffer().is_ready()) {
@@ -110,11 +145,11 @@ void check_flag(trace::ValuePtr flag, const ops::ValueCheck& check, Owner progra
     raise_if_violated(*value, check);
     return;
   }
-  add({std::move(flag), {{&check, nullptr, {}}}, std::move(program)});
+  add(Pending(std::move(flag), {{&check, nullptr, {}}}, std::move(program)));
 }
 
 void queue_flags(trace::ValuePtr flags, FlagSources sources, Owner program) {
-  add({std::move(flags), std::move(sources), std::move(program)});
+  add(Pending(std::move(flags), std::move(sources), std::move(program)));
 }
 
 void set_line_text(LineText text) { line_text_hook.store(text); }
@@ -132,8 +167,8 @@ void raise_pending_checks(int) {
     taken.swap(pending());
     any_pending.store(false, std::memory_order_release);
   }
-  for (const Pending& item : taken) {
-    const std::vector<int64_t> values = read(*item.flags, item.sources.size());
+  for (Pending& item : taken) {
+    const std::vector<int64_t>& values = item.flags.read();
     for (size_t i = 0; i < values.size(); ++i) {
       if (values[i] == ops::kNoViolation) continue;
       const FlagSource& source = item.sources[i];

@@ -10,6 +10,7 @@
 #include "csrc/device/checks.h"
 #include "csrc/device/current.h"
 #include "csrc/ops/call.h"
+#include "csrc/pjrt/read.h"
 #include "csrc/pjrt/runtime.h"
 
 namespace torch_tpu::device {
@@ -209,7 +210,7 @@ bool download_bytes(const at::Tensor& tensor, void* dst) {
     return true;
   }
   if (tensor.storage_offset() != 0 || value->bytes() != static_cast<int64_t>(bytes)) return false;
-  value->buffer().copy_to_host(dst, bytes, pjrt::HostLayout::row_major()).await();
+  pjrt::read_dense(value->buffer(), dst, bytes);
   return true;
 }
 

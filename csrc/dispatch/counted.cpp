@@ -1,7 +1,6 @@
 #include "csrc/dispatch/counted.h"
 
 #include <bit>
-#include <cstring>
 
 #include <ATen/MemoryOverlap.h>
 
@@ -10,7 +9,7 @@
 #include "csrc/dispatch/copy_out.h"
 #include "csrc/dispatch/frame.h"
 #include "csrc/dispatch/infer.h"
-#include "csrc/pjrt/runtime.h"
+#include "csrc/pjrt/read.h"
 
 namespace torch_tpu::dispatch {
 namespace {
@@ -70,12 +69,7 @@ Counts read_counts(PJRT_Buffer* buffer, int count, int device) {
   const size_t bytes = counts.size() * sizeof(int64_t);
   const base::journal::Span span(base::journal::Kind::kHostRead, "size of a result", 0, 0,
                                  static_cast<int64_t>(bytes));
-  if (pjrt::Runtime::get().host_addressable()) {
-    value->buffer().await();
-    std::memcpy(counts.data(), value->buffer().unsafe_pointer(), bytes);
-  } else {
-    value->buffer().copy_to_host(counts.data(), bytes).await();
-  }
+  pjrt::read_dense(value->buffer(), counts.data(), bytes);
   return counts;
 }
 

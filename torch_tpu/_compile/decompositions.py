@@ -11,9 +11,8 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor, fx
+from torch import Tensor
 from torch._decomp import get_decompositions
-from torch._functorch.partitioners import min_cut_rematerialization_partition
 
 _MEAN, _NONE = 1, 0  # of at::Reduction
 
@@ -94,12 +93,3 @@ def table() -> dict[Any, Callable[..., Any]]:
         aten.nll_loss_backward.default: _nll_loss_backward,
     }
     return {op: _of_fixed_sizes(function) for op, function in taken.items()}
-
-
-def partition(joint: fx.GraphModule, inputs: Any, **kwargs: Any) -> Any:
-    """The min-cut partitioner, for which a detach would be a value of its own."""
-    for node in list(joint.graph.nodes):
-        if node.target is torch.ops.aten.detach.default:
-            node.replace_all_uses_with(node.args[0])
-            joint.graph.erase_node(node)
-    return min_cut_rematerialization_partition(joint, inputs, compiler="tpu", **kwargs)

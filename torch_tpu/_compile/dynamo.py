@@ -15,6 +15,7 @@ from torch_tpu._compile import decompositions, hook, interface
 from torch_tpu._compile.collectives import SplitGraph, has_collectives
 from torch_tpu._compile.graph import CompiledGraph
 from torch_tpu._compile.options import Options
+from torch_tpu._compile.partition import partition
 
 interface.register()
 hook.skip_own_functions()
@@ -38,7 +39,7 @@ def compile_graph(
         bw_compiler=compiler("backward"),
         inference_compiler=compiler("inference"),
         decompositions=decompositions.table(),
-        partition_fn=decompositions.partition,
+        partition_fn=partition,
         keep_inference_input_mutations=True,
     )
     return backend(gm, example_inputs)

@@ -16,6 +16,7 @@ from torch import fx
 from torch_tpu import _C
 from torch_tpu._compile.bounded import BoundedGraph
 from torch_tpu._compile.device_number import DeviceNumber
+from torch_tpu._compile.gathers import take_first
 from torch_tpu._compile.interpreter import Env, HostPart, NodeError, evaluate, run_module
 from torch_tpu._compile.options import Options
 from torch_tpu._compile.plan import DEVICE, CannotPlanError, Plan, make_plan, tensors_of
@@ -55,6 +56,7 @@ class CompiledGraph:
         mark_random(gm)
         try:
             vectorize(gm)
+            take_first(gm)
             self._plan = make_plan(gm)
         except CannotPlanError as error:
             self._give_up(str(error))

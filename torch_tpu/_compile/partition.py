@@ -1,0 +1,223 @@
+"""What forward keeps for backward: PyTorch's min-cut partitioner, and its choice thinned out.
+
+Each tensor it saves is a buffer that the runtime makes, hands over and frees in every step, a few
+microseconds each; a forward of hundreds of them reaches its first kernel late.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+from torch._functorch.partitioners import min_cut_rematerialization_partition
+
+from torch_tpu._dlpack import in_host_memory
+
+aten = torch.ops.aten
+
+_ATTENTION = aten._scaled_dot_product_fused_attention_overrideable.default
+_ATTENTION_BACKWARD = aten._scaled_dot_product_fused_attention_overrideable_backward.default
+# The same elements in another order of dims.
+_RESHAPES = frozenset(
+    {
+        aten.view.default,
+        aten._unsafe_view.default,
+        aten.transpose.int,
+        aten.permute.default,
+        aten.unsqueeze.default,
+        aten.squeeze.dim,
+        aten.squeeze.dims,
+        aten.t.default,
+    }
+)
+_FEW = 4  # so many are not worth a copy
+
+
+def _drop_detach(graph: fx.Graph) -> None:
+    """For the partitioner a detach would be a value of its own."""
+    for node in list(graph.nodes):
+        if node.target is aten.detach.default:
+            node.replace_all_uses_with(node.args[0])
+            graph.erase_node(node)
+
+
+def _argument(node: fx.Node, name: str, default: Any) -> Any:
+    assert isinstance(node.target, torch._ops.OpOverload)
+    place = [a.name for a in node.target._schema.arguments].index(name)
+    return node.args[place] if place < len(node.args) else node.kwargs.get(name, default)
+
+
+def _forget_random_states(graph: fx.Graph) -> None:
+    """Attention without dropout draws nothing: its backward gets constants for the two words of
+    the random state, which need not be kept."""
+    for node in list(graph.nodes):
+        if node.target is not _ATTENTION_BACKWARD or _argument(node, "dropout_p", 0.0) != 0.0:
+            continue
+        names = [a.name for a in node.target._schema.arguments]
+        for name in ("philox_seed", "philox_offset"):
+            place = names.index(name)
+            word = node.args[place] if place < len(node.args) else None
+            if not isinstance(word, fx.Node) or not isinstance(word.meta.get("val"), Tensor):
+                continue
+            val = word.meta["val"]
+            with graph.inserting_before(node):
+                zero = graph.call_function(
+                    aten.full.default, ([], 0), {"dtype": val.dtype, "device": val.device}
+                )
+            zero.meta["val"] = val
+            node.update_arg(place, zero)
+
+
+def _chain(node: fx.Node, saved: dict[str, fx.Node]) -> list[fx.Node] | None:
+    """The reshapes that lead to `node` from another saved value, the first of them first."""
+    out: list[fx.Node] = []
+    while node.target in _RESHAPES:
+        if len(node.all_input_nodes) > 1:
+            return None  # sizes that vary
+        out.append(node)
+        source = node.args[0]
+        assert isinstance(source, fx.Node)
+        if source.name in saved:
+            return out[::-1]
+        node = source
+    return None
+
+
+class _Saved:
+    """The tensors that two graphs exchange, by name; an edit changes both."""
+
+    def __init__(self, forward: fx.GraphModule, backward: fx.GraphModule, visible: int) -> None:
+        self.forward, self.backward = forward.graph, backward.graph
+        self._visible = visible
+        self.placeholders = {n.name: n for n in self.backward.nodes if n.op == "placeholder"}
+
+    def nodes(self) -> dict[str, fx.Node]:
+        """Those that backward takes and the caller does not see."""
+        output = self.forward.output_node().args[0]
+        assert isinstance(output, (list, tuple))
+        shown = {n.name for n in output[: self._visible] if isinstance(n, fx.Node)}
+        return {
+            n.name: n
+            for n in output[self._visible :]
+            if isinstance(n, fx.Node) and n.name in self.placeholders and n.name not in shown
+        }
+
+    def after_placeholders(self) -> fx.Node:
+        return next(n for n in self.backward.nodes if n.op != "placeholder")
+
+    def replace(self, name: str, value: fx.Node) -> None:
+        """Backward uses `value` from now on, and forward no longer gives `name`."""
+        placeholder = self.placeholders.pop(name)
+        placeholder.replace_all_uses_with(value)
+        self.backward.erase_node(placeholder)
+        node = self.forward.output_node()
+        output = node.args[0]
+        assert isinstance(output, (list, tuple))
+        kept = [
+            n
+            for i, n in enumerate(output)
+            if i < self._visible or not isinstance(n, fx.Node) or n.name != name
+        ]
+        node.args = (kept,)
+
+    def add(self, value: fx.Node, before: str) -> fx.Node:
+        """Forward gives `value`, in the place of `before`; backward's placeholder for it."""
+        old = self.placeholders[before]
+        with self.backward.inserting_before(old):
+            placeholder = self.backward.placeholder(value.name)
+        placeholder.meta = dict(value.meta)
+        node = self.forward.output_node()
+        output = list(node.args[0])  # type: ignore[arg-type]
+        names = [n.name if isinstance(n, fx.Node) else "" for n in output]
+        output.insert(names.index(before, self._visible), value)
+        node.args = (output,)
+        self.placeholders[placeholder.name] = placeholder
+        return placeholder
+
+
+def _save_once(saved: _Saved) -> None:
+    """A reshape of what is saved anyway is made again in backward."""
+    nodes = saved.nodes()
+    found = {name: chain for name, node in nodes.items() if (chain := _chain(node, nodes))}
+    made: dict[str, fx.Node] = {}
+    for node in list(saved.forward.nodes):  # a source before what is made of it
+        chain = found.get(node.name)
+        if chain is None:
+            continue
+        source = chain[0].all_input_nodes[0].name
+        value = made.get(source) or saved.placeholders[source]
+        for step in chain:
+            with saved.backward.inserting_before(saved.after_placeholders()):
+                copied = saved.backward.call_function(step.target, (value, *step.args[1:]))  # type: ignore[arg-type]
+            # After what it reads, should that have been made by this loop.
+            if value.op != "placeholder":
+                value.append(copied)
+            copied.meta["val"] = step.meta["val"]
+            value = copied
+        saved.replace(node.name, value)
+        made[node.name] = value
+
+
+def _small() -> int:
+    """Bytes that are copied in less time than a tensor takes to be handed over."""
+    return 1 << 12 if in_host_memory() else 1 << 20
+
+
+def _packs(saved: _Saved) -> Iterator[list[fx.Node]]:
+    """Small tensors of one kind."""
+    kinds: dict[Any, list[fx.Node]] = {}
+    small = _small()
+    for node in saved.nodes().values():
+        val = node.meta.get("val")
+        if node.op == "placeholder" or not isinstance(val, Tensor):
+            continue
+        if not all(isinstance(size, int) for size in val.shape) or not val.is_contiguous():
+            continue
+        if 0 < val.numel() * val.dtype.itemsize <= small and not val.is_conj():
+            flag = node.meta.get("saved_tensor_with_no_vc_check", False)
+            kinds.setdefault((val.dtype, val.device, flag), []).append(node)
+    return (nodes for nodes in kinds.values() if len(nodes) > _FEW)
+
+
+def _pack(saved: _Saved) -> None:
+    """Small tensors travel as one."""
+    for nodes in list(_packs(saved)):
+        vals = [node.meta["val"] for node in nodes]
+        sizes = [math.prod(val.shape) for val in vals]
+        forward, backward = saved.forward, saved.backward
+        with forward.inserting_before(forward.output_node()):
+            flat = [forward.call_function(aten.view.default, (node, [-1])) for node in nodes]
+            pack = forward.call_function(aten.cat.default, (flat,))
+        for node, val in zip(flat, vals, strict=True):
+            node.meta["val"] = val.view(-1)
+        pack.meta["val"] = vals[0].new_empty(sum(sizes))
+        if nodes[0].meta.get("saved_tensor_with_no_vc_check", False):
+            pack.meta["saved_tensor_with_no_vc_check"] = True
+        placeholder = saved.add(pack, nodes[0].name)
+        with backward.inserting_before(saved.after_placeholders()):
+            parts = backward.call_function(aten.split_with_sizes.default, (placeholder, sizes))
+            parts.meta["val"] = list(pack.meta["val"].split_with_sizes(sizes))
+            for i, (node, val) in enumerate(zip(nodes, vals, strict=True)):
+                part = backward.call_function(operator.getitem, (parts, i))
+                part.meta["val"] = parts.meta["val"][i]
+                whole = backward.call_function(aten.view.default, (part, list(val.shape)))
+                whole.meta["val"] = val
+                saved.replace(node.name, whole)
+
+
+def partition(joint: fx.GraphModule, inputs: Any, **kwargs: Any) -> Any:
+    """The two graphs; see torch._functorch.partitioners for the arguments."""
+    _drop_detach(joint.graph)
+    _forget_random_states(joint.graph)
+    forward, backward = min_cut_rematerialization_partition(joint, inputs, compiler="tpu", **kwargs)
+    saved = _Saved(forward, backward, kwargs["num_fwd_outputs"])
+    _save_once(saved)
+    _pack(saved)
+    for module in (forward, backward):
+        module.graph.lint()
+        module.recompile()
+    return forward, backward
