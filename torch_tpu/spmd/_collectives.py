@@ -6,6 +6,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -35,6 +36,7 @@ _DTYPES = {
 }
 Groups = tuple[tuple[int, ...], ...]
 _known: dict[str, Groups] = {}
+_axes: dict[str, tuple[tuple[int, ...], tuple[str, ...], tuple[str, ...]]] = {}
 _held: list[Any] = []
 _library: torch.library.Library | None = None
 
@@ -51,11 +53,23 @@ def group_name(shape: tuple[int, ...], names: tuple[str, ...], axes: tuple[str, 
     if name in _known:
         return name
     _known[name] = _groups(shape, [names.index(axis) for axis in axes])
+    _axes[name] = (shape, names, axes)
     # PyTorch asks the group of a name for its size, and nothing else. Its register owns nothing.
     group: Any = c10d.ProcessGroup(c10d.HashStore(), 0, len(_known[name][0]))
     c10d._register_process_group(name, group)
     _held.append(group)
     return name
+
+
+def group_size(group: str) -> int:
+    """How many devices exchange."""
+    return len(_groups_of(group)[0])
+
+
+def axes_of(group: str, shape: tuple[int, ...], names: tuple[str, ...]) -> frozenset[str] | None:
+    """The axes of a group, if it is one of such a mesh."""
+    of_shape, of_names, axes = _axes.get(group, ((), (), ()))
+    return frozenset(axes) if axes and (of_shape, of_names) == (shape, names) else None
 
 
 def _groups(shape: tuple[int, ...], axes: list[int]) -> Groups:
@@ -106,11 +120,7 @@ class InsideProgram(TorchDispatchMode):
         if op == "reduce_scatter_tensor":
             return self._make(x, "reduce_scatter", reduction, groups)
         if op == "all_to_all_single":
-            sizes = [*given["output_split_sizes"], *given["input_split_sizes"]]
-            if len(set(sizes)) > 1:
-                raise NotImplementedError(
-                    "[spmd] all_to_all_single with uneven pieces inside a program of a mesh"
-                )
+            refuse_uneven(given["output_split_sizes"], given["input_split_sizes"])
             return self._make(x, "all_to_all", "sum", groups)
         if op == "broadcast":
             first = given["src"]
@@ -125,6 +135,17 @@ class InsideProgram(TorchDispatchMode):
             x.contiguous(), op, reduction, text, str(self._count)
         )
         return made
+
+
+def refuse_uneven(output_sizes: Sequence[int], input_sizes: Sequence[int]) -> None:
+    """One function for all devices has one list of sizes for all of them."""
+    if len({*output_sizes, *input_sizes}) > 1:
+        raise NotImplementedError(
+            f"[spmd] all_to_all_single with pieces of {list(input_sizes)} rows that gives pieces "
+            f"of {list(output_sizes)}. Every device runs this function: if each sends k rows to "
+            "another, that one gets k from each, and its result has another size than the others'. "
+            "torch_tpu.spmd.all_to_all takes a table of sizes, a row per device, and pads."
+        )
 
 
 def _groups_of(group: Any) -> Groups:

@@ -228,3 +228,21 @@ def _replay(call: Call, env: dict[int, torch.Tensor]) -> None:
     for slot, value in zip(call.results, found, strict=True):
         if slot is not None:
             env[slot] = value
+
+
+def settings() -> tuple[Any, ...]:
+    """What of PyTorch's state decides which ops a function calls and how they are lowered."""
+    return (
+        torch.is_grad_enabled(),
+        torch.is_autocast_enabled("tpu"),
+        torch.get_autocast_dtype("tpu"),
+        torch.get_default_dtype(),
+        torch.get_float32_matmul_precision(),
+    )
+
+
+def tracing() -> bool:
+    """Whether ops are noted now, inside a function of `compile`."""
+    from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
+
+    return any(isinstance(mode, Trace) for mode in _get_current_dispatch_mode_stack())

@@ -284,9 +284,9 @@ def main() -> None:
     import traceback
 
     from conformance.children import serve
-    from spmd import checks, checks_programs
+    from spmd import checks, checks_gradients, checks_programs
 
-    for module in (checks, checks_programs):
+    for module in (checks, checks_programs, checks_gradients):
         for name, function in vars(module).items():
             if name.startswith("check_"):
                 CHECKS[name.removeprefix("check_")] = function

@@ -12,7 +12,10 @@ import pytest
 from conformance.children import Child
 
 FOLDER = Path(__file__).parent
-CHECKS = "".join((FOLDER / name).read_text() for name in ("checks.py", "checks_programs.py"))
+CHECKS = "".join(
+    (FOLDER / name).read_text()
+    for name in ("checks.py", "checks_programs.py", "checks_gradients.py")
+)
 
 
 @pytest.fixture(scope="module")
