@@ -11,11 +11,12 @@ import torch
 from torch import fx
 from torch.distributed.tensor.placement_types import Shard
 
+from torch_tpu.spmd._inline import run
 from torch_tpu.spmd._joint import count_copies_once, trace_joint
 from torch_tpu.spmd._mesh import Mesh
-from torch_tpu.spmd._parts import How, Part, make_program
-from torch_tpu.spmd._program import Program
-from torch_tpu.spmd._tensor import ShardedTensor, over_mesh
+from torch_tpu.spmd._parts import How, Local, Part, record
+from torch_tpu.spmd._tensor import ShardedTensor
+from torch_tpu.spmd._trace import pause
 
 
 @dataclass
@@ -29,7 +30,7 @@ class _Saved:
 class Differentiable:
     """Called with tensors of the mesh; gives those that the function returns."""
 
-    forward: Program
+    forward: Local
 
     def __init__(
         self,
@@ -73,8 +74,8 @@ class Differentiable:
             # A number cannot be divided over the devices; a row of one can.
             *(Part(_shape(n) or (1,), _dtype(n), everywhere) for n in self._extra),
         ]
-        self.forward = make_program(mesh, name, self._inputs, self._run_forward, lambda _: hows)
-        self.backward: dict[Any, Program] = {}
+        self.forward = record(mesh, name, self._inputs, self._run_forward, lambda _: hows)
+        self.backward: dict[tuple[bool, ...], Local] = {}  # by which results have gradients
 
     def __call__(self, tensors: Sequence[ShardedTensor]) -> Sequence[ShardedTensor]:
         made: Any = _Apply.apply(self, *tensors)
@@ -88,64 +89,61 @@ class Differentiable:
         count = len(self._outs)
         return found[:count] + [x.reshape(1) if x.dim() == 0 else x for x in found[count:]]
 
-    def keep(self, ctx: Any, tensors: Sequence[Any], made: list[Any], parts: list[Any]) -> None:
-        """For backward."""
+    def keep(self, ctx: Any, tensors: Sequence[Any], made: list[Any]) -> list[Any]:
+        """Takes what backward needs of forward's results; leaves the function's."""
+        outs = made[: len(self._outs)]
         ctx.save_for_backward(
-            *(tensors[i] for i in self._from_inputs), *(made[i] for i in self._from_outs)
+            *(tensors[i] for i in self._from_inputs),
+            *(outs[i] for i in self._from_outs),
+            *made[len(self._outs) :],
         )
-        ctx.extra = parts
         ctx.mark_non_differentiable(
-            *(t for t, flag in zip(made, self._flags, strict=True) if not flag)
+            *(t for t, flag in zip(outs, self._flags, strict=True) if not flag)
         )
         ctx.set_materialize_grads(False)
+        return outs
 
     def run_backward(self, ctx: Any, grads: Sequence[Any]) -> list[Any]:
         """Gradients of the arguments, None where there is none."""
         tangents = [g for g, flag in zip(grads, self._flags, strict=True) if flag]
-        if all(g is None for g in tangents):
+        present = tuple(g is not None for g in tangents)
+        if not any(present):
             return [None] * len(self._inputs)
         for grad in tangents:
             if grad is not None and not isinstance(grad, ShardedTensor):
                 raise TypeError(
                     f"[spmd] a gradient on {grad.device}: torch_tpu.spmd.shard puts it over a mesh"
                 )
-        key = tuple(None if g is None else g.placements for g in tangents)
-        program = self.backward.get(key)
-        if program is None:
-            program = self.backward[key] = self._make_backward(key)
-        given = [*(t.parts for t in ctx.saved_tensors), *ctx.extra]
-        given += [g.parts for g in tangents if g is not None]
-        parts = program.run(given)
-        made = [over_mesh(self._mesh, h, p) for h, p in zip(program.results, parts, strict=True)]
-        left = iter(made)
+        if present not in self.backward:
+            with pause():
+                self.backward[present] = self._make_backward(present)
+        given = [*ctx.saved_tensors, *(g for g in tangents if g is not None)]
+        left = iter(run(self.backward[present], given))
         return [None if node is None else next(left) for node in self._grads()]
 
     def _grads(self) -> list[fx.Node | None]:
         output: Any = next(iter(self._bw.graph.find_nodes(op="output"))).args[0]
         return list(output)
 
-    def _make_backward(self, come: tuple[How | None, ...]) -> Program:
+    def _make_backward(self, present: tuple[bool, ...]) -> Local:
         tangents = [
             Part(_shape(n), _dtype(n), how)
             for n, how, flag in zip(self._outs, self._results, self._flags, strict=True)
             if flag
         ]
-        present = [i for i, how in enumerate(come) if how is not None]
-        inputs = [*self._kinds, *(tangents[i] for i in present)]
-        given = [*(k.how for k in self._kinds), *(how for how in come if how is not None)]
+        inputs = [*self._kinds, *(t for t, flag in zip(tangents, present, strict=True) if flag)]
         results = [
             part.how
             for part, node in zip(self._inputs, self._grads(), strict=True)
             if node is not None
         ]
 
-        def run(stand_ins: list[torch.Tensor]) -> list[torch.Tensor]:
+        def call(stand_ins: list[torch.Tensor]) -> list[torch.Tensor]:
             values = stand_ins[: len(self._kinds)]
-            some = dict(zip(present, stand_ins[len(self._kinds) :], strict=True))
-            return self._run_backward(values, [some.get(i) for i in range(len(come))])
+            left = iter(stand_ins[len(self._kinds) :])
+            return self._run_backward(values, [next(left) if flag else None for flag in present])
 
-        name = f"{self._name}_backward"
-        return make_program(self._mesh, name, inputs, run, lambda _: results, given)
+        return record(self._mesh, f"{self._name}_backward", inputs, call, lambda _: results)
 
     def _run_backward(
         self, values: list[torch.Tensor], tangents: list[torch.Tensor | None]
@@ -174,14 +172,8 @@ class Differentiable:
 class _Apply(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, made_of: Differentiable, *tensors: ShardedTensor) -> Any:
-        program = made_of.forward
-        parts = program.run([t.parts for t in tensors])
-        count = len(made_of._outs)
-        hows = program.results[:count]
-        made = [over_mesh(program.mesh, h, p) for h, p in zip(hows, parts[:count], strict=True)]
         ctx.made_of = made_of
-        made_of.keep(ctx, tensors, made, parts[count:])
-        return tuple(made)
+        return tuple(made_of.keep(ctx, tensors, run(made_of.forward, tensors)))
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:

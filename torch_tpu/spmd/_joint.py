@@ -15,6 +15,7 @@ import torch
 from torch import fx
 from torch.distributed.tensor.placement_types import Replicate
 from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves
 
 from torch_tpu.spmd._collectives import axes_of, group_size, refuse_uneven
 from torch_tpu.spmd._exchange import index
@@ -24,6 +25,10 @@ from torch_tpu.spmd._parts import How, Part
 _ops: Any = torch.ops._c10d_functional
 _EVERYONE_GETS = ("all_reduce", "all_gather_into_tensor", "broadcast")
 _EACH_GETS_ANOTHER = ("reduce_scatter_tensor", "all_to_all_single")
+_WITH_GRADIENTS = (
+    *("all_reduce", "all_gather_into_tensor", "reduce_scatter_tensor", "all_to_all_single"),
+    *("wait_tensor", "_wrap_tensor_autograd"),
+)
 Axes = frozenset[str]
 
 
@@ -59,7 +64,9 @@ def trace_joint(
             torch.empty(part.shape, dtype=part.dtype, device=device, requires_grad=flag)
             for part, flag in zip(inputs, wanted, strict=True)
         )
-    with _Formulas():
+    import torch._dynamo.config as dynamo  # a function of torch.compile inside is taken as it is
+
+    with _Formulas(), dynamo.patch(error_on_nested_fx_trace=False):
         joint: Any = aot_export_joint_simple(
             call, args, trace_joint=True, decompositions=decompositions.table()
         )
@@ -74,19 +81,35 @@ def trace_joint(
 
 
 class _Formulas(TorchFunctionMode):
-    """Gradients of collectives that have none in PyTorch."""
+    """Gradients of collectives that have none in PyTorch; and errors, where PyTorch would go on as
+    if nothing depended on what was sent."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        name = str(getattr(func, "_qualified_op_name", func)).removeprefix("_c10d_functional::")
-        if name in ("broadcast", "_c10d_functional.broadcast.default"):
-            return _Broadcast.apply(*args, **kwargs)
-        if name in ("all_reduce", "_c10d_functional.all_reduce.default") and args[1] == "avg":
-            total = func(args[0], "sum", *args[2:], **kwargs)
-            return _ops.wait_tensor(total) / group_size(args[2])
-        if name in ("all_to_all_single", "_c10d_functional.all_to_all_single.default"):
-            refuse_uneven(args[1], args[2])
+        name = _op_name(func)
+        if not name:
+            return func(*args, **kwargs)
+        given = [*args, *kwargs.values()]
+        if name == "all_to_all_single":
+            refuse_uneven(given[1], given[2])
+        tensors = (t for t in tree_leaves(given) if isinstance(t, torch.Tensor))
+        if not torch.is_grad_enabled() or not any(t.requires_grad for t in tensors):
+            return func(*args, **kwargs)
+        if name == "broadcast":
+            return _Broadcast.apply(*given)
+        if name == "all_reduce" and given[1] == "avg":
+            total = _ops.all_reduce(given[0], "sum", given[2])
+            return _ops.wait_tensor(total) / group_size(given[2])
+        if name.removesuffix("_coalesced") not in _WITH_GRADIENTS:
+            raise NotImplementedError(f"[spmd] {name} has no gradient")
         return func(*args, **kwargs)
+
+
+def _op_name(func: Any) -> str:
+    """Of a functional collective, or nothing."""
+    packet = getattr(func, "overloadpacket", func)
+    namespace, _, name = str(getattr(packet, "_qualified_op_name", "")).partition("::")
+    return name if namespace == "_c10d_functional" else ""
 
 
 class _Broadcast(torch.autograd.Function):

@@ -6,7 +6,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -21,6 +21,7 @@ How = tuple[Placement, ...]
 _serial = itertools.count()
 _MAIN = re.compile(r"func\.func public @main\((.*)\) -> \(?(.*?)\)? \{")
 _TENSOR = re.compile(r"tensor<([^>]*(?:<[^>]*>)?[^>]*)>")
+_CHANNEL = re.compile(r"handle = (\d+)")
 _TYPE = re.compile(r"((?:\d+x)*)(.*)")
 
 
@@ -33,23 +34,55 @@ class Part:
     how: How
 
 
-def part_of(mesh: Mesh, tensor: Any) -> Part:
+def part_of(mesh: Mesh, tensor: torch.Tensor, how: How) -> Part:
     """Of a tensor of the mesh."""
-    counts = mesh.counts(tensor.shape, tensor.placements)
+    counts = mesh.counts(tensor.shape, how)
     shape = tuple(n // c for n, c in zip(tensor.shape, counts, strict=True))
-    return Part(shape, tensor.dtype, tensor.placements)
+    return Part(shape, tensor.dtype, how)
 
 
-def make_program(
+@dataclass
+class Local:
+    """A recorded function of parts."""
+
+    mesh: Mesh
+    name: str
+    module: dict[str, Any]  # what `_Recording.module` gives
+    inputs: list[How]
+    results: list[How]
+    kept: list[list[torch.Tensor]]  # further arguments, parts each; none: the generator's state
+    wholes: list[Argument]  # what the results make up
+    _programs: dict[tuple[How, ...], Program] = field(default_factory=dict)
+
+    def program(self, given: Sequence[How]) -> Program:
+        """Compiled, for arguments that come so: the compiler divides them as the function wants."""
+        key = tuple(given)
+        if key not in self._programs:
+            self._programs[key] = self._compile(key)
+        return self._programs[key]
+
+    def programs(self) -> list[Program]:
+        """Those that were compiled."""
+        return list(self._programs.values())
+
+    def _compile(self, given: tuple[How, ...]) -> Program:
+        everyone: How = tuple(Replicate() for _ in self.mesh.names)
+        checks, draws = self.module["checks"], self.module["draws"]
+        text = over(self, [*given, *(everyone for _ in self.kept)], [everyone] * len(checks))
+        outputs = [(-1, dtype) for _, dtype, _, _ in self.module["outputs"]]
+        devices = list(self.mesh.devices)
+        native = _C._ShardedProgram(self.name, text, devices, outputs, checks, draws, True)
+        return Program(self.mesh, native, self.wholes, text, [], self.kept)
+
+
+def record(
     mesh: Mesh,
     name: str,
     inputs: Sequence[Part],
     function: Callable[[list[torch.Tensor]], list[torch.Tensor]],
     results: Callable[[int], Sequence[How]],
-    given: Sequence[How] | None = None,
-) -> Program:
-    """The function on every device; `results` says for so many how they make up wholes. `given`:
-    how the arguments come, where they are not divided as the function takes them."""
+) -> Local:
+    """The function of such parts; `results` says for so many how they make up wholes."""
     name = f"{name}_{next(_serial)}"
     with (
         torch.no_grad(),
@@ -67,20 +100,8 @@ def make_program(
             shared = any(value is other for other in (*stand_ins, *made))
             made.append(value.clone() if shared else _C._plain(value))
         module = recording.module(name, made)
-    return _build(mesh, name, module, [part.how for part in inputs], results, given)
-
-
-def _build(
-    mesh: Mesh,
-    name: str,
-    module: dict[str, Any],
-    inputs: list[How],
-    results: Callable[[int], Sequence[How]],
-    given: Sequence[How] | None,
-) -> Program:
     if any(write >= 0 for write, *_ in module["outputs"]):
         raise RuntimeError("[spmd] a function for each device that writes its arguments")
-    everyone: How = tuple(Replicate() for _ in mesh.names)
     kept: list[list[torch.Tensor]] = []
     for value in module["kept"]:
         kept.append(
@@ -88,24 +109,11 @@ def _build(
             if value is None
             else [_C._plain(value.cpu().to(torch.device("tpu", d))) for d in mesh.devices]
         )
-    chosen = list(results(len(module["outputs"])))
+    hows = list(results(len(module["outputs"])))
     wholes = []
-    for (_, dtype, shape, _), how in zip(module["outputs"], chosen, strict=True):
+    for (_, dtype, shape, _), how in zip(module["outputs"], hows, strict=True):
         wholes.append(Argument(how, dtype, tuple(_whole_shape(shape, mesh, how))))
-    flags = [everyone] * len(module["checks"])
-    others = [everyone] * len(kept)
-    text = _over(
-        module["text"],
-        mesh,
-        [*inputs, *others],
-        [*chosen, *flags],
-        [*(inputs if given is None else given), *others],
-    )
-    outputs = [(-1, dtype) for _, dtype, _, _ in module["outputs"]]
-    native = _C._ShardedProgram(
-        name, text, list(mesh.devices), outputs, module["checks"], module["draws"]
-    )
-    return Program(mesh, native, wholes, text, [], kept)
+    return Local(mesh, name, module, [part.how for part in inputs], hows, kept, wholes)
 
 
 def _whole_shape(shape: Sequence[int], mesh: Mesh, how: Sequence[Placement]) -> list[int]:
@@ -118,70 +126,94 @@ def _whole_shape(shape: Sequence[int], mesh: Mesh, how: Sequence[Placement]) -> 
     return sizes
 
 
-def _split_type(text: str) -> tuple[list[int], str]:
+def split_type(text: str) -> tuple[list[int], str]:
     found = _TYPE.fullmatch(text)
     assert found is not None
     return [int(d) for d in found[1].split("x") if d], found[2]
 
 
-def _over(
-    text: str,
-    mesh: Mesh,
-    inputs: Sequence[How],
-    results: Sequence[How],
-    given: Sequence[How],
-) -> str:
-    """A module of wholes that calls the given one, of parts, on every device."""
+def over(local: Local, given: Sequence[How] | None, flags: Sequence[How], shift: int = 0) -> str:
+    """A module of wholes that calls the function on every device. `given`: how the arguments come;
+    None for a module that is to be part of another. `flags`: how those of checks are given, as
+    numbers or, where they are divided, as one per device. `shift`: of the collectives' channels."""
+    mesh, text = local.mesh, local.module["text"]
     main = _MAIN.search(text)
     if main is None:
         raise RuntimeError("[spmd] a module without a main function")
     takes, gives = (_TENSOR.findall(main.group(i)) for i in (1, 2))
+    everyone: How = tuple(Replicate() for _ in mesh.names)
+    inputs = [*local.inputs, *(everyone for _ in local.kept)]
+    results = [*local.results, *flags]
     if len(takes) != len(inputs) or len(gives) != len(results):
         raise RuntimeError(f"[spmd] a module of {len(takes)} arguments and {len(gives)} results")
+    parts_out = list(gives)
+    returned = ["%r"] if len(gives) == 1 else [f"%r#{i}" for i in range(len(gives))]
+    reshapes = ""
+    for i in range(len(local.results), len(gives)):
+        if results[i] != everyone:
+            kind = f"(tensor<{gives[i]}>) -> tensor<1x{gives[i]}>"
+            reshapes += f"\n      %flag{i} = stablehlo.reshape {returned[i]} : {kind}"
+            parts_out[i], returned[i] = f"1x{gives[i]}", f"%flag{i}"
 
     def whole(part: str, how: How) -> str:
-        dims, element = _split_type(part)
+        dims, element = split_type(part)
         sizes = _whole_shape(dims, mesh, how)
         return "tensor<" + "x".join([*map(str, sizes), element]) + ">"
 
-    def wholes(types: list[str], how: Sequence[How]) -> list[str]:
-        return [whole(t, p) for t, p in zip(types, how, strict=True)]
-
     def shardings(types: list[str], how: Sequence[How]) -> str:
-        ranks = [len(_split_type(t)[0]) for t in types]
+        ranks = [len(split_type(t)[0]) for t in types]
         some = (mesh.sharding(r, p) for r, p in zip(ranks, how, strict=True))
         return ", ".join(s.removeprefix("#sdy.sharding") for s in some)
 
-    def listed(pattern: str, types: list[str]) -> str:
-        return ", ".join(pattern.format(i, t) for i, t in enumerate(types))
-
-    parts_in = [f"tensor<{t}>" for t in takes]
-    parts_out = [f"tensor<{t}>" for t in gives]
-    whole_in, whole_out = wholes(takes, inputs), wholes(gives, results)
-
     # Said of all, since the compiler forgets how an argument that nobody uses is divided.
     def noted(part: str, kind: str, how: How) -> str:
-        return f"{kind} {{sdy.sharding = {mesh.sharding(len(_split_type(part)[0]), how)}}}"
+        if given is None:
+            return kind
+        return f"{kind} {{sdy.sharding = {mesh.sharding(len(split_type(part)[0]), how)}}}"
 
-    noted_in = [noted(*each) for each in zip(takes, whole_in, given, strict=True)]
-    noted_out = [noted(*each) for each in zip(gives, whole_out, results, strict=True)]
+    def listed(pattern: str, types: Sequence[str]) -> str:
+        return ", ".join(pattern.format(i, t) for i, t in enumerate(types))
+
+    whole_in = [whole(t, p) for t, p in zip(takes, inputs, strict=True)]
+    whole_out = [whole(t, p) for t, p in zip(parts_out, results, strict=True)]
+    noted_in = [noted(*each) for each in zip(takes, whole_in, given or inputs, strict=True)]
+    noted_out = [noted(*each) for each in zip(parts_out, whole_out, results, strict=True)]
     axes = ", ".join(f'"{name}"' for name in mesh.names)
-    local = listed("%part{0}", takes)
-    calls = f"func.call @per_device({local}) : ({', '.join(parts_in)}) -> ({', '.join(parts_out)})"
-    made = listed("%r#{0}", gives) if len(gives) > 1 else "%r"
+    taken, made = (listed("tensor<{1}>", types) for types in (takes, gives))
+    calls = f"func.call @per_device({listed('%part{0}', takes)}) : ({taken}) -> ({made})"
     outer = f"""
   func.func public @main({listed("%arg{0}: {1}", noted_in)}) -> ({", ".join(noted_out)}) {{
     %out:{len(gives)} = sdy.manual_computation({listed("%arg{0}", takes)})
-      in_shardings=[{shardings(takes, inputs)}] out_shardings=[{shardings(gives, results)}]
-      manual_axes={{{axes}}} ({listed("%part{0}: {1}", parts_in)}) {{
-      %r{f":{len(gives)}" if len(gives) > 1 else ""} = {calls}
-      sdy.return {made} : {", ".join(parts_out)}
+      in_shardings=[{shardings(takes, inputs)}] out_shardings=[{shardings(parts_out, results)}]
+      manual_axes={{{axes}}} ({listed("%part{0}: tensor<{1}>", takes)}) {{
+      %r{f":{len(gives)}" if len(gives) > 1 else ""} = {calls}{reshapes}
+      sdy.return {", ".join(returned)} : {listed("tensor<{1}>", parts_out)}
     }} : ({", ".join(whole_in)}) -> ({", ".join(whole_out)})
     return {listed("%out#{0}", gives)} : {", ".join(whole_out)}
   }}
 """
     inner = main.group(0).replace("public @main", "private @per_device")
     body = text[: main.start()] + inner + text[main.end() :]
-    body = body.replace("{\n", "{\n  " + mesh.declaration() + "\n", 1)
+    if given is not None:
+        body = body.replace("{\n", "{\n  " + mesh.declaration() + "\n", 1)
+    if shift:
+        body = _CHANNEL.sub(lambda m: f"handle = {int(m[1]) + shift}", body)
     end = body.rstrip().rindex("}")
     return body[:end] + outer.lstrip("\n") + "}\n"
+
+
+def channels(local: Local) -> int:
+    """The highest number of a channel in it."""
+    return max((int(m[1]) for m in _CHANNEL.finditer(local.module["text"])), default=0)
+
+
+def signature(text: str) -> tuple[list[tuple[str, list[int]]], list[tuple[str, list[int]]]]:
+    """Element types and sizes of what a module takes and gives."""
+    main = _MAIN.search(text)
+    assert main is not None
+
+    def types(part: str) -> list[tuple[str, list[int]]]:
+        found = (split_type(t) for t in _TENSOR.findall(part))
+        return [(element, dims) for dims, element in found]
+
+    return types(main.group(1)), types(main.group(2))

@@ -284,9 +284,9 @@ def main() -> None:
     import traceback
 
     from conformance.children import serve
-    from spmd import checks, checks_gradients, checks_programs
+    from spmd import checks, checks_gradients, checks_per_device, checks_programs
 
-    for module in (checks, checks_programs, checks_gradients):
+    for module in (checks, checks_programs, checks_gradients, checks_per_device):
         for name, function in vars(module).items():
             if name.startswith("check_"):
                 CHECKS[name.removeprefix("check_")] = function
