@@ -91,11 +91,14 @@ class InsideProgram(TorchDispatchMode):
 
     def __init__(self) -> None:
         super().__init__()
-        _define()
+        define()
         self._count = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        if func is torch.ops.torch_tpu_spmd.permute.default:
+            x, to, group = args
+            return self._make(x, "permute", "sum", _cycles(_groups_of(group), to))
         if func.namespace != _NAMESPACE:
             return func(*args, **kwargs)
         names = [argument.name for argument in func._schema.arguments]
@@ -158,6 +161,20 @@ def _groups_of(group: Any) -> Groups:
     return _known[name]
 
 
+def _cycles(groups: Groups, to: Sequence[int]) -> Groups:
+    """In each of which every device sends to the next."""
+    found: list[tuple[int, ...]] = []
+    for group in groups:
+        left = set(range(len(group)))
+        while left:
+            cycle = [min(left)]
+            while to[cycle[-1]] != cycle[0]:
+                cycle.append(to[cycle[-1]])
+            left -= set(cycle)
+            found.append(tuple(group[i] for i in cycle))
+    return tuple(found)
+
+
 def _parse(groups: str) -> list[list[int]]:
     return [[int(i) for i in group.split(",")] for group in groups.split(";")]
 
@@ -183,7 +200,8 @@ def _lower(described: list[tuple[str, Any]], _platform: str, _precision: str) ->
     return symbol, functions, [(dtype, list(dims))], [result]
 
 
-def _define() -> None:
+def define() -> None:
+    """The ops that stand for collectives while a function is traced and recorded."""
     global _library
     if _library is not None:
         return
@@ -197,4 +215,21 @@ def _define() -> None:
 
     torch.library.register_fake(_OP, fake, lib=library)
     _C._register_foreign(_OP, [], _lower, None, False)
+    _define_permute(library)
     _library = library
+
+
+def _define_permute(library: torch.library.Library) -> None:
+    """Functional collectives have none: theirs asks for this process's rank."""
+    name = "torch_tpu_spmd::permute"
+    library.define("permute(Tensor input, int[] to, str group_name) -> Tensor")
+    torch.library.register_fake(name, lambda x, to, group: torch.empty_like(x), lib=library)
+
+    def keep(ctx: Any, inputs: Any, output: Any) -> None:
+        _, ctx.to, ctx.group = inputs
+
+    def gradient(ctx: Any, grad: torch.Tensor) -> Any:
+        back = [list(ctx.to).index(i) for i in range(len(ctx.to))]
+        return torch.ops.torch_tpu_spmd.permute(grad, back, ctx.group), None, None
+
+    torch.library.register_autograd(name, gradient, setup_context=keep, lib=library)

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from torch_tpu.spmd._collectives import group_size
+from torch_tpu.spmd._collectives import define, group_size
 
 _ops: Any = torch.ops._c10d_functional
 
@@ -21,6 +21,17 @@ def index(group: str, device: torch.device | str = "tpu") -> torch.Tensor:
     found = _ops.wait_tensor(_ops.reduce_scatter_tensor(numbers, "min", size, group))
     mine: torch.Tensor = found.reshape(()).to(torch.int64)
     return mine
+
+
+def permute(x: torch.Tensor, to: Sequence[int], group: str) -> torch.Tensor:
+    """Inside a function of `per_device`: device i of the group sends `x` to device `to[i]`, and
+    gets that of another. `to=[1, 2, 3, 0]` is a ring."""
+    size = group_size(group)
+    if sorted(to) != list(range(size)):
+        raise ValueError(f"[spmd] permute over {size} devices to {list(to)}: each gets one")
+    define()
+    made: torch.Tensor = torch.ops.torch_tpu_spmd.permute(x, list(to), group)
+    return made
 
 
 def all_to_all(x: torch.Tensor, sizes: Sequence[Sequence[int]], group: str) -> torch.Tensor:

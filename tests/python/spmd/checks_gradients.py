@@ -125,11 +125,20 @@ def _pieces(parts: Parts, axes: str) -> list[Parts]:
     return [out[i] for i in range(8)]
 
 
+def _sent(parts: Parts, axes: str, to: Callable[[int, int], int]) -> Parts:
+    out: dict[int, torch.Tensor] = {}
+    for group in _groups()[axes]:
+        out.update({group[to(k, len(group))]: parts[i] for k, i in enumerate(group)})
+    return [out[i] for i in range(8)]
+
+
 def check_gradients_of_collectives() -> None:
     """Each collective that has a gradient, over one axis and over two. Every device's result counts
     with another weight, so that a gradient that took a wrong way shows."""
     m = mesh()
     names = {"tp": m.group("tp"), "dp": m.group("dp"), "both": m.group("dp", "tp")}
+    rings = {names["tp"]: [1, 2, 3, 0], names["both"]: [1, 2, 3, 4, 5, 6, 7, 0]}
+    pairs = {names["tp"]: [1, 0, 2, 3], names["both"]: [1, 0, 2, 3, 4, 5, 6, 7]}
     cases: list[tuple[str, Any, Any]] = [
         (
             "all_reduce",
@@ -155,6 +164,16 @@ def check_gradients_of_collectives() -> None:
             "all_to_all",
             lambda x, g: funcol.all_to_all_single_autograd(x, None, None, g),
             lambda ps, a: [torch.cat(p) for p in _pieces(ps, a)],
+        ),
+        (
+            "ring",
+            lambda x, g: spmd.permute(x, rings[g], g),
+            lambda ps, a: _sent(ps, a, lambda i, n: (i + 1) % n),
+        ),
+        (
+            "pairs",  # and others stay where they are
+            lambda x, g: spmd.permute(x, pairs[g], g),
+            lambda ps, a: _sent(ps, a, lambda i, n: 1 - i if i < 2 else i),
         ),
         (
             "broadcast",
@@ -325,6 +344,7 @@ def check_gradients_that_are_refused() -> None:
     in_place = torch.ops._c10d_functional.all_reduce_
     raises(NotImplementedError, "all_reduce_ has no", run, lambda x: in_place(x * 2, "sum", tp))
     raises(ValueError, "group", run, lambda x: funcol.permute_tensor(x, [1, 2, 3, 0], tp))
+    raises(ValueError, "each gets one", run, lambda x: spmd.permute(x, [1, 1, 2, 3], tp))
     raises(RuntimeError, "writes its arguments", run, lambda x: x.detach().mul_(2))
     captured = torch.ones(8, device="tpu").requires_grad_()
     raises(RuntimeError, "is no argument. Give it", run, lambda x: x * captured)

@@ -102,7 +102,7 @@ def test_a_layer_with_its_own_collectives_compiles(compile_for, topology):
     """Forward, backward, and as a part of a partitioned program."""
     answer = compile_for(topology, {"layer": SHAPES[topology]})
     kinds = {kind for kind, _ in answer["collectives"]}
-    assert {"all-gather", "all-to-all"} <= kinds, kinds
+    assert {"all-gather", "all-to-all", "collective-permute"} <= kinds, kinds
     assert kinds & KINDS["reduce_scatter"], kinds
 
 

@@ -49,6 +49,7 @@ def layer_texts(shape: list[int]) -> list[str]:
     def part(x: torch.Tensor, up: torch.Tensor, down: torch.Tensor) -> torch.Tensor:
         made = torch.relu(funcol.all_gather_single(x, 0, tp) @ up) @ down
         x = x + funcol.reduce_scatter_single(made, "sum", 0, tp)
+        x = spmd.permute(x, [*range(1, size), 0], tp)
         x = funcol.broadcast(funcol.all_to_all_single(x, None, None, tp), 1, tp)
         rows = max(map(sum, table))
         return spmd.all_to_all(x[:1].expand(rows, -1), table, tp).sum(0, keepdim=True)
