@@ -47,7 +47,7 @@ def _inside(trace: Trace, local: Local, tensors: Sequence[ShardedTensor]) -> lis
     key = hashlib.sha256(text.encode()).hexdigest()
     if key not in _lowered:
         takes, gives = signature(text)
-        _lowered[key] = (*extract_functions(text, f"spmd_{local.name}"), takes, gives)
+        _lowered[key] = (*extract_functions(text, "spmd"), takes, gives)
 
     def record(*args: torch.Tensor) -> list[torch.Tensor]:
         found = list(torch.ops.torch_tpu_spmd.on_every_device(list(args), key))

@@ -15,12 +15,12 @@ from torch.distributed.tensor.placement_types import Placement, Replicate, Shard
 from torch_tpu import _C
 from torch_tpu.spmd._collectives import InsideProgram
 from torch_tpu.spmd._mesh import Mesh
-from torch_tpu.spmd._program import Argument, Program
+from torch_tpu.spmd._program import TYPE, Argument, Program
 
 How = tuple[Placement, ...]
 _serial = itertools.count()
 _MAIN = re.compile(r"func\.func public @main\((.*)\) -> \(?(.*?)\)? \{")
-_TENSOR = re.compile(r"tensor<([^>]*(?:<[^>]*>)?[^>]*)>")
+_TENSOR = re.compile(rf"tensor<({TYPE})>")
 _CHANNEL = re.compile(r"handle = (\d+)")
 _TYPE = re.compile(r"((?:\d+x)*)(.*)")
 
@@ -83,7 +83,6 @@ def record(
     results: Callable[[int], Sequence[How]],
 ) -> Local:
     """The function of such parts; `results` says for so many how they make up wholes."""
-    name = f"{name}_{next(_serial)}"
     with (
         torch.no_grad(),
         torch._C._AutoDispatchBelowAutograd(),
@@ -113,6 +112,8 @@ def record(
     wholes = []
     for (_, dtype, shape, _), how in zip(module["outputs"], hows, strict=True):
         wholes.append(Argument(how, dtype, tuple(_whole_shape(shape, mesh, how))))
+    # The number is not in the text, by which programs are found on disk.
+    name = f"{name}_{next(_serial)}"
     return Local(mesh, name, module, [part.how for part in inputs], hows, kept, wholes)
 
 
@@ -181,25 +182,31 @@ def over(local: Local, given: Sequence[How] | None, flags: Sequence[How], shift:
     axes = ", ".join(f'"{name}"' for name in mesh.names)
     taken, made = (listed("tensor<{1}>", types) for types in (takes, gives))
     calls = f"func.call @per_device({listed('%part{0}', takes)}) : ({taken}) -> ({made})"
-    outer = f"""
-  func.func public @main({listed("%arg{0}: {1}", noted_in)}) -> ({", ".join(noted_out)}) {{
-    %out:{len(gives)} = sdy.manual_computation({listed("%arg{0}", takes)})
+    body = f"%r{f':{len(gives)}' if len(gives) > 1 else ''} = {calls}{reshapes}"
+    if mesh.size > 1:
+        body = f"""%out:{len(gives)} = sdy.manual_computation({listed("%arg{0}", takes)})
       in_shardings=[{shardings(takes, inputs)}] out_shardings=[{shardings(parts_out, results)}]
       manual_axes={{{axes}}} ({listed("%part{0}: tensor<{1}>", takes)}) {{
-      %r{f":{len(gives)}" if len(gives) > 1 else ""} = {calls}{reshapes}
+      {body}
       sdy.return {", ".join(returned)} : {listed("tensor<{1}>", parts_out)}
-    }} : ({", ".join(whole_in)}) -> ({", ".join(whole_out)})
-    return {listed("%out#{0}", gives)} : {", ".join(whole_out)}
+    }} : ({", ".join(whole_in)}) -> ({", ".join(whole_out)})"""
+        returned = [f"%out#{i}" for i in range(len(gives))]
+    else:  # a program of one partition has no such regions, and a part is the whole
+        body = body.replace("%part", "%arg")
+    outer = f"""
+  func.func public @main({listed("%arg{0}: {1}", noted_in)}) -> ({", ".join(noted_out)}) {{
+    {body}
+    return {", ".join(returned)} : {", ".join(whole_out)}
   }}
 """
     inner = main.group(0).replace("public @main", "private @per_device")
-    body = text[: main.start()] + inner + text[main.end() :]
+    whole_text = text[: main.start()] + inner + text[main.end() :]
     if given is not None:
-        body = body.replace("{\n", "{\n  " + mesh.declaration() + "\n", 1)
+        whole_text = whole_text.replace("{\n", "{\n  " + mesh.declaration() + "\n", 1)
     if shift:
-        body = _CHANNEL.sub(lambda m: f"handle = {int(m[1]) + shift}", body)
-    end = body.rstrip().rindex("}")
-    return body[:end] + outer.lstrip("\n") + "}\n"
+        whole_text = _CHANNEL.sub(lambda m: f"handle = {int(m[1]) + shift}", whole_text)
+    end = whole_text.rstrip().rindex("}")
+    return whole_text[:end] + outer.lstrip("\n") + "}\n"
 
 
 def channels(local: Local) -> int:

@@ -157,3 +157,17 @@ def check_torch_compile_and_meshes() -> None:
     assert [c.groups for c in layer.collectives()] == [TP]
     close(torch.compile(lambda x, w: torch.relu(layer(x, w)))(x, w).detach(), (a @ b).relu(), 1e-4)
     close(torch.compile(lambda x, w: torch.relu(x @ w))(x, w.detach()), (a @ b).relu(), 1e-4)
+
+
+def check_per_device_from_disk() -> None:
+    """Forward and backward are compiled once for all processes."""
+    m = mesh()
+    tp = m.group("tp")
+    for _ in range(2):
+        x = over(torch.ones(16, 8).requires_grad_(), ROWS)
+        layer = spmd.per_device(lambda x: funcol.all_reduce(x.sinh(), "sum", tp), m, ROWS)
+        layer(x).sum().backward()
+        close(x.grad, 4 * torch.ones(16, 8).cosh())
+    ((_, made),) = layer._variants.values()
+    programs = [p for local in (made.forward, *made.backward.values()) for p in local.programs()]
+    assert [p.native.from_disk for p in programs] == [True, True]
