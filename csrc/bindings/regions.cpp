@@ -42,6 +42,8 @@ void bind_regions(py::module_& m) {
       py::arg("scope"), "From here on ops are printed with \"scope/op at file.py:12\".");
   m.def("_record_assert", &dispatch::record_assert, py::arg("condition"), py::arg("message"),
         "Raises a RuntimeError once the program has found the condition false.");
+  m.def("_record_check", &dispatch::record_check, py::arg("flag"), py::arg("kind"),
+        py::arg("message"), "A check of another program: its flag, as int64[].");
   m.def(
       "_record_rng_state", [] { return recorder().rng_state(); },
       "The state that the next random op of the recording will draw from, int64[2].");

@@ -18,8 +18,9 @@ using ProgramPtr = c10::intrusive_ptr<ShardedProgram>;
 
 ProgramPtr compile(const std::string& name, const std::string& text,
                    const std::vector<int>& devices, const py::list& outputs,
-                   const std::vector<std::pair<std::string, std::string>>& checks, uint64_t draws) {
-  ShardedModule module{name, text, devices, {}, {}, draws};
+                   const std::vector<std::pair<std::string, std::string>>& checks, uint64_t draws,
+                   bool checks_differ) {
+  ShardedModule module{name, text, devices, {}, {}, draws, checks_differ};
   for (const py::handle& item : outputs) {
     const auto [write, dtype] = item.cast<std::pair<int, py::object>>();
     if (!THPDtype_Check(dtype.ptr())) throw py::type_error("expected a torch.dtype");
@@ -70,7 +71,8 @@ py::bytes compile_for(const pjrt::Topology& topology, const std::string& text, i
 void bind_spmd(py::module_& m) {
   py::class_<ShardedProgram, ProgramPtr>(m, "_ShardedProgram")
       .def(py::init(&compile), py::arg("name"), py::arg("text"), py::arg("devices"),
-           py::arg("outputs"), py::arg("checks"), py::arg("draws"))
+           py::arg("outputs"), py::arg("checks"), py::arg("draws"),
+           py::arg("checks_differ") = false)
       .def("run", &ShardedProgram::run, py::arg("args"), py::call_guard<py::gil_scoped_release>())
       .def_property_readonly("from_disk",
                              [](const ShardedProgram& p) {

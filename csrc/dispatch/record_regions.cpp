@@ -5,6 +5,7 @@
 #include <c10/core/WrapDimMinimal.h>
 #include <c10/util/Exception.h>
 
+#include "csrc/dispatch/exported.h"
 #include "csrc/dispatch/record.h"
 #include "csrc/stablehlo/annotate.h"
 #include "csrc/stablehlo/regions.h"
@@ -311,6 +312,12 @@ void record_assert(const at::Tensor& condition, std::string message) {
   const Value fine = b.splat_int(ops::kNoViolation, kFlag);
   r.add_check({b.select(truth_of(r, condition, "An assertion"), fine, b.splat_int(0, kFlag)),
                {std::move(message), ops::ValueCheck::Kind::kValue}});
+}
+
+void record_check(const at::Tensor& flag, const std::string& kind, std::string message) {
+  Recorder& r = recorder();
+  TORCH_CHECK(flag.dim() == 0 && flag.scalar_type() == at::kLong, "a flag is one int64");
+  r.add_check({r.read(flag), {std::move(message), check_kind(kind)}});
 }
 
 at::Tensor record_sharding(const at::Tensor& tensor, const std::string& sharding) {

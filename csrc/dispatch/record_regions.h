@@ -36,6 +36,8 @@ at::Tensor record_select(const at::Tensor& x, int64_t dim, const at::Tensor& ind
 
 // A RuntimeError with this message when the program finds the one element of `condition` false.
 void record_assert(const at::Tensor& condition, std::string message);
+// A check that another program made: `flag` is an int64 scalar; see ops::ValueCheck.
+void record_check(const at::Tensor& flag, const std::string& kind, std::string message);
 
 // The same elements, spread over devices as `sharding` says; see csrc/stablehlo/annotate.h.
 at::Tensor record_sharding(const at::Tensor& tensor, const std::string& sharding);

@@ -24,6 +24,7 @@ struct ShardedModule {
   std::vector<Output> outputs;
   std::vector<ops::ValueCheck> checks;  // one s64 result each, after the outputs
   uint64_t draws = 0;
+  bool checks_differ = false;  // from device to device: each has parts of its own
 };
 
 // Immutable; may be run by several threads.

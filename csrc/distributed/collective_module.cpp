@@ -100,7 +100,8 @@ std::string collective_module(const CollectiveModule& what) {
   if (what.groups.empty()) throw std::invalid_argument("a collective without groups");
   const auto size = static_cast<int64_t>(what.groups[0].size());
   for (const auto& group : what.groups) {
-    if (static_cast<int64_t>(group.size()) != size || size == 0) {
+    const bool fits = static_cast<int64_t>(group.size()) == size || what.op == "permute";
+    if (!fits || group.empty()) {
       throw std::invalid_argument("groups of different sizes");
     }
   }

@@ -16,7 +16,7 @@ struct CollectiveModule {
   std::string op;
   stablehlo::DType dtype = stablehlo::DType::kF32;
   std::vector<int64_t> dims;                 // of what each device has
-  std::vector<std::vector<int64_t>> groups;  // of partitions, all of one size
+  std::vector<std::vector<int64_t>> groups;  // of partitions, all of one size but for "permute"
   stablehlo::Reduction reduction = stablehlo::Reduction::kAdd;
   bool average = false;  // divides what was added by the size of the group
 };

@@ -40,6 +40,7 @@ def skip_own_functions() -> None:
     from torch._dynamo import trace_rules
 
     trace_rules.add("torch_tpu.tpu")
+    trace_rules.add("torch_tpu.spmd")  # its functions make programs by themselves
 
 
 def _on_device(model: Any, inputs: Sequence[Any]) -> bool:

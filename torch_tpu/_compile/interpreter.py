@@ -73,7 +73,7 @@ def _as_traced(node: fx.Node, result: Any) -> Any:
     schema = getattr(node.target, "_schema", None)
     if schema is None or any(ret.alias_info is not None for ret in schema.returns):
         return result
-    return _with_layout(result, node.meta.get("val"))
+    return with_layout(result, node.meta.get("val"))
 
 
 def _is_dense(tensor: torch.Tensor) -> bool:
@@ -88,9 +88,9 @@ def _is_dense(tensor: torch.Tensor) -> bool:
     return True
 
 
-def _with_layout(value: Any, traced: Any) -> Any:
+def with_layout(value: Any, traced: Any) -> Any:
     if isinstance(value, (list, tuple)) and isinstance(traced, (list, tuple)):
-        return type(value)(_with_layout(*pair) for pair in zip(value, traced, strict=True))
+        return type(value)(with_layout(*pair) for pair in zip(value, traced, strict=True))
     if (
         not isinstance(value, torch.Tensor)
         or not isinstance(traced, torch.Tensor)

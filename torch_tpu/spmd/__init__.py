@@ -10,6 +10,7 @@ from __future__ import annotations
 from torch.distributed.tensor.placement_types import Replicate, Shard
 
 from torch_tpu.spmd._compile import Compiled, compile
+from torch_tpu.spmd._exchange import all_to_all, index, permute
 from torch_tpu.spmd._hlo import Collective
 from torch_tpu.spmd._local import PerDevice, per_device
 from torch_tpu.spmd._mesh import Mesh, mesh
@@ -24,10 +25,13 @@ __all__ = [
     "Replicate",
     "Shard",
     "ShardedTensor",
+    "all_to_all",
     "compile",
     "device_mesh",
+    "index",
     "mesh",
     "per_device",
+    "permute",
     "replicate",
     "shard",
     "shard_module",

@@ -6,6 +6,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -35,6 +36,7 @@ _DTYPES = {
 }
 Groups = tuple[tuple[int, ...], ...]
 _known: dict[str, Groups] = {}
+_axes: dict[str, tuple[tuple[int, ...], tuple[str, ...], tuple[str, ...]]] = {}
 _held: list[Any] = []
 _library: torch.library.Library | None = None
 
@@ -51,11 +53,23 @@ def group_name(shape: tuple[int, ...], names: tuple[str, ...], axes: tuple[str, 
     if name in _known:
         return name
     _known[name] = _groups(shape, [names.index(axis) for axis in axes])
+    _axes[name] = (shape, names, axes)
     # PyTorch asks the group of a name for its size, and nothing else. Its register owns nothing.
     group: Any = c10d.ProcessGroup(c10d.HashStore(), 0, len(_known[name][0]))
     c10d._register_process_group(name, group)
     _held.append(group)
     return name
+
+
+def group_size(group: str) -> int:
+    """How many devices exchange."""
+    return len(_groups_of(group)[0])
+
+
+def axes_of(group: str, shape: tuple[int, ...], names: tuple[str, ...]) -> frozenset[str] | None:
+    """The axes of a group, if it is one of such a mesh."""
+    of_shape, of_names, axes = _axes.get(group, ((), (), ()))
+    return frozenset(axes) if axes and (of_shape, of_names) == (shape, names) else None
 
 
 def _groups(shape: tuple[int, ...], axes: list[int]) -> Groups:
@@ -77,11 +91,14 @@ class InsideProgram(TorchDispatchMode):
 
     def __init__(self) -> None:
         super().__init__()
-        _define()
+        define()
         self._count = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        if func is torch.ops.torch_tpu_spmd.permute.default:
+            x, to, group = args
+            return self._make(x, "permute", "sum", _cycles(_groups_of(group), to))
         if func.namespace != _NAMESPACE:
             return func(*args, **kwargs)
         names = [argument.name for argument in func._schema.arguments]
@@ -106,11 +123,7 @@ class InsideProgram(TorchDispatchMode):
         if op == "reduce_scatter_tensor":
             return self._make(x, "reduce_scatter", reduction, groups)
         if op == "all_to_all_single":
-            sizes = [*given["output_split_sizes"], *given["input_split_sizes"]]
-            if len(set(sizes)) > 1:
-                raise NotImplementedError(
-                    "[spmd] all_to_all_single with uneven pieces inside a program of a mesh"
-                )
+            refuse_uneven(given["output_split_sizes"], given["input_split_sizes"])
             return self._make(x, "all_to_all", "sum", groups)
         if op == "broadcast":
             first = given["src"]
@@ -127,6 +140,17 @@ class InsideProgram(TorchDispatchMode):
         return made
 
 
+def refuse_uneven(output_sizes: Sequence[int], input_sizes: Sequence[int]) -> None:
+    """One function for all devices has one list of sizes for all of them."""
+    if len({*output_sizes, *input_sizes}) > 1:
+        raise NotImplementedError(
+            f"[spmd] all_to_all_single with pieces of {list(input_sizes)} rows that gives pieces "
+            f"of {list(output_sizes)}. Every device runs this function: if each sends k rows to "
+            "another, that one gets k from each, and its result has another size than the others'. "
+            "torch_tpu.spmd.all_to_all takes a table of sizes, a row per device, and pads."
+        )
+
+
 def _groups_of(group: Any) -> Groups:
     name = group if isinstance(group, str) else getattr(group, "group_name", "")
     if name not in _known:
@@ -135,6 +159,20 @@ def _groups_of(group: Any) -> Groups:
             'axes of the mesh, mesh.group("tp")'
         )
     return _known[name]
+
+
+def _cycles(groups: Groups, to: Sequence[int]) -> Groups:
+    """In each of which every device sends to the next."""
+    found: list[tuple[int, ...]] = []
+    for group in groups:
+        left = set(range(len(group)))
+        while left:
+            cycle = [min(left)]
+            while to[cycle[-1]] != cycle[0]:
+                cycle.append(to[cycle[-1]])
+            left -= set(cycle)
+            found.append(tuple(group[i] for i in cycle))
+    return tuple(found)
 
 
 def _parse(groups: str) -> list[list[int]]:
@@ -162,7 +200,8 @@ def _lower(described: list[tuple[str, Any]], _platform: str, _precision: str) ->
     return symbol, functions, [(dtype, list(dims))], [result]
 
 
-def _define() -> None:
+def define() -> None:
+    """The ops that stand for collectives while a function is traced and recorded."""
     global _library
     if _library is not None:
         return
@@ -176,4 +215,21 @@ def _define() -> None:
 
     torch.library.register_fake(_OP, fake, lib=library)
     _C._register_foreign(_OP, [], _lower, None, False)
+    _define_permute(library)
     _library = library
+
+
+def _define_permute(library: torch.library.Library) -> None:
+    """Functional collectives have none: theirs asks for this process's rank."""
+    name = "torch_tpu_spmd::permute"
+    library.define("permute(Tensor input, int[] to, str group_name) -> Tensor")
+    torch.library.register_fake(name, lambda x, to, group: torch.empty_like(x), lib=library)
+
+    def keep(ctx: Any, inputs: Any, output: Any) -> None:
+        _, ctx.to, ctx.group = inputs
+
+    def gradient(ctx: Any, grad: torch.Tensor) -> Any:
+        back = [list(ctx.to).index(i) for i in range(len(ctx.to))]
+        return torch.ops.torch_tpu_spmd.permute(grad, back, ctx.group), None, None
+
+    torch.library.register_autograd(name, gradient, setup_context=keep, lib=library)

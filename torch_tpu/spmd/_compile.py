@@ -18,9 +18,9 @@ from torch import nn
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from torch_tpu.spmd._eager import assign
-from torch_tpu.spmd._program import Argument, OfLastCall, Program
-from torch_tpu.spmd._tensor import ShardedTensor, leaves
-from torch_tpu.spmd._trace import Trace
+from torch_tpu.spmd._program import OfLastCall, Program
+from torch_tpu.spmd._tensor import ShardedTensor, leaves, over_mesh
+from torch_tpu.spmd._trace import Trace, settings
 
 _MANY = 8
 _SIMPLE = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device)
@@ -69,7 +69,8 @@ class _Variant:
             torch.autograd.graph.increment_version(given[place])
         for tensor, place in self.kept:
             assign(tensor, how[place], parts[place])
-        made = [self._wrap(h, p) for h, p in zip(how, parts, strict=True)]
+        mesh = self.program.mesh
+        made = [over_mesh(mesh, h, p) for h, p in zip(how, parts, strict=True)]
         for leaf, place in self.grads:
             leaf.grad = made[place]
         flat = []
@@ -80,10 +81,6 @@ class _Variant:
                 result = given[result.place]
             flat.append(result)
         return tree_unflatten(flat, self.spec)
-
-    def _wrap(self, how: Argument, parts: list[torch.Tensor]) -> ShardedTensor:
-        like = torch.empty(how.shape, dtype=how.dtype, device="meta")
-        return ShardedTensor(self.program.mesh, how.placements, like, parts)
 
 
 class Compiled(OfLastCall):
@@ -118,7 +115,7 @@ class Compiled(OfLastCall):
 
     def _key(self, flat: list[Any], spec: Any) -> Any:
         order: dict[int, int] = {}
-        key: list[Any] = [str(spec), *_settings(), repr(_watched(self._function))]
+        key: list[Any] = [str(spec), *settings(), repr(_watched(self._function))]
         for value in flat:
             if isinstance(value, ShardedTensor):
                 same = order.setdefault(id(value._parts), len(order))
@@ -186,17 +183,6 @@ def _add(slots: list[int], slot: int) -> int:
     if slot not in slots:
         slots.append(slot)
     return slots.index(slot)
-
-
-def _settings() -> tuple[Any, ...]:
-    """What of PyTorch's state decides which ops a function calls and how they are lowered."""
-    return (
-        torch.is_grad_enabled(),
-        torch.is_autocast_enabled("tpu"),
-        torch.get_autocast_dtype("tpu"),
-        torch.get_default_dtype(),
-        torch.get_float32_matmul_precision(),
-    )
 
 
 def _known_to(function: Any, depth: int = 3) -> Iterator[Any]:

@@ -113,8 +113,9 @@ def build(name: str, made: dict[str, Any], mesh: Mesh, arguments: list[Argument]
 
 
 _MAIN = re.compile(r"func\.func public @main\((.*)\) -> \((.*)\) \{")
-_PARAMETER = re.compile(r"(%arg\d+: tensor<[^>]*>)( \{([^}]*)\})?")
-_RESULT = re.compile(r"tensor<[^>]*>")
+TYPE = r"(?:\d+x)*(?:complex<\w+>|\w+)"  # what is inside of a tensor<...>
+_PARAMETER = re.compile(rf"(%arg\d+: tensor<{TYPE}>)( \{{([^}}]*)\}})?")
+_RESULT = re.compile(rf"tensor<{TYPE}>")
 
 
 def annotate(

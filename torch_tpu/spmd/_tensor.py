@@ -12,6 +12,7 @@ from torch.distributed.tensor.placement_types import Placement, Replicate
 
 from torch_tpu import _C
 from torch_tpu.spmd._mesh import Mesh, Placements
+from torch_tpu.spmd._program import Argument
 
 _aten = torch.ops.aten
 
@@ -109,6 +110,12 @@ def leaves() -> list[ShardedTensor]:
     return [t for t in list(_alive.values()) if t.is_leaf and t.requires_grad]
 
 
+def over_mesh(mesh: Mesh, how: Argument, parts: list[torch.Tensor]) -> ShardedTensor:
+    """The tensor that such parts make up."""
+    like = torch.empty(how.shape, dtype=how.dtype, device="meta")
+    return ShardedTensor(mesh, how.placements, like, parts)
+
+
 def gather(tensor: ShardedTensor) -> torch.Tensor:
     """The whole on the CPU."""
     parts = tensor.parts
@@ -156,7 +163,7 @@ def shard_module(
     unused = set(plan)
     made: dict[int, ShardedTensor] = {}
 
-    def over_mesh(name: str, tensor: torch.Tensor) -> ShardedTensor:
+    def put(name: str, tensor: torch.Tensor) -> ShardedTensor:
         for pattern in plan:
             if fnmatch.fnmatchcase(name, pattern):
                 unused.discard(pattern)
@@ -171,7 +178,7 @@ def shard_module(
         path = f"{prefix}." if prefix else ""
         for name, parameter in list(owner._parameters.items()):
             if parameter is not None:
-                new = over_mesh(path + name, parameter)
+                new = put(path + name, parameter)
                 if not isinstance(new, nn.Parameter):
                     kept = nn.Parameter(new, requires_grad=parameter.requires_grad)
                     made[id(parameter)] = kept  # type: ignore[assignment]
@@ -179,7 +186,7 @@ def shard_module(
                 owner._parameters[name] = new
         for name, buffer in list(owner._buffers.items()):
             if buffer is not None:
-                owner._buffers[name] = over_mesh(path + name, buffer)
+                owner._buffers[name] = put(path + name, buffer)
     if unused:
         raise ValueError(f"no parameter or buffer has a name like {sorted(unused)}")
     return module

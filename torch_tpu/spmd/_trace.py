@@ -3,8 +3,10 @@ values. It becomes a program when they are called again inside a recording."""
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import weakref
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,6 +54,7 @@ class Trace(TorchDispatchMode):
         self._fakes: list[FakeTensor] = []
         self._made: list[weakref.ref[ShardedTensor]] = []
         self._fake_mode = FakeTensorMode(allow_non_fake_inputs=False)
+        self.channels = 0  # taken by collectives in calls that are no ops
 
     # --- noting ---
 
@@ -110,6 +113,22 @@ class Trace(TorchDispatchMode):
         call_args, call_kwargs = tree_unflatten(noted, spec)
         self.calls.append(Call(func, call_args, call_kwargs, results))
         return out
+
+    def note(
+        self, run: Callable[..., Any], tensors: Sequence[ShardedTensor], results: list[Argument]
+    ) -> list[ShardedTensor]:
+        """A call that is no op: `run` is called with the tensors when the program is recorded."""
+        made = []
+        with pause():
+            mesh = self._mesh_of(list(tensors))
+            args = tuple(Slot(self._slot_of(tensor)) for tensor in tensors)
+            device = torch.device("tpu", mesh.devices[0])
+            for what in results:
+                with self._fake_mode:
+                    fake: Any = torch.empty(what.shape, dtype=what.dtype, device=device)
+                made.append(self._new(fake, mesh))
+        self.calls.append(Call(run, args, {}, [tensor._slot for tensor in made]))
+        return made
 
     def _outside(self, func: Any, args: Any, kwargs: Any, tensors: list[torch.Tensor]) -> Any:
         """An op of other tensors. Those that read or write are not for a function that is run once
@@ -228,3 +247,34 @@ def _replay(call: Call, env: dict[int, torch.Tensor]) -> None:
     for slot, value in zip(call.results, found, strict=True):
         if slot is not None:
             env[slot] = value
+
+
+def settings() -> tuple[Any, ...]:
+    """What of PyTorch's state decides which ops a function calls and how they are lowered."""
+    return (
+        torch.is_grad_enabled(),
+        torch.is_autocast_enabled("tpu"),
+        torch.get_autocast_dtype("tpu"),
+        torch.get_default_dtype(),
+        torch.get_float32_matmul_precision(),
+    )
+
+
+def tracing() -> Trace | None:
+    """What notes ops now, inside a function of `compile`."""
+    from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
+
+    modes = (mode for mode in _get_current_dispatch_mode_stack() if isinstance(mode, Trace))
+    return next(modes, None)
+
+
+@contextlib.contextmanager
+def pause() -> Iterator[None]:
+    """Nothing is noted meanwhile."""
+    from torch.utils._python_dispatch import _disable_current_modes
+
+    if tracing() is None:
+        yield
+        return
+    with _disable_current_modes():
+        yield

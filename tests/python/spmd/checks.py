@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import io
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -284,9 +286,9 @@ def main() -> None:
     import traceback
 
     from conformance.children import serve
-    from spmd import checks, checks_programs
 
-    for module in (checks, checks_programs):
+    for path in sorted(Path(__file__).parent.glob("checks*.py")):
+        module = importlib.import_module(f"spmd.{path.stem}")
         for name, function in vars(module).items():
             if name.startswith("check_"):
                 CHECKS[name.removeprefix("check_")] = function

@@ -12,7 +12,7 @@ import pytest
 from conformance.children import Child
 
 FOLDER = Path(__file__).parent
-CHECKS = "".join((FOLDER / name).read_text() for name in ("checks.py", "checks_programs.py"))
+CHECKS = "".join(path.read_text() for path in sorted(FOLDER.glob("checks*.py")))
 
 
 @pytest.fixture(scope="module")

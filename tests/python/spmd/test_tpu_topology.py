@@ -97,6 +97,15 @@ def test_a_partitioned_step_compiles(compile_for, topology):
     assert along_dp in groups, answer["collectives"]
 
 
+@pytest.mark.parametrize("topology", SHAPES)
+def test_a_layer_with_its_own_collectives_compiles(compile_for, topology):
+    """Forward, backward, and as a part of a partitioned program."""
+    answer = compile_for(topology, {"layer": SHAPES[topology]})
+    kinds = {kind for kind, _ in answer["collectives"]}
+    assert {"all-gather", "all-to-all", "collective-permute"} <= kinds, kinds
+    assert kinds & KINDS["reduce_scatter"], kinds
+
+
 @pytest.mark.parametrize(
     ("topology", "shape"),
     [("v5e:4x4", (2, 8)), ("v5e:4x4", (4, 4)), ("tpu7x:2x2x1", (2, 4)), ("tpu7x:2x2x1", (4, 2))],

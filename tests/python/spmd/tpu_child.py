@@ -9,6 +9,7 @@ import sys
 from typing import Any
 
 import torch
+import torch.distributed._functional_collectives as funcol
 import torch.nn.functional as F
 from conformance.children import serve
 from spmd.checks_programs import GPT, PLAN, Config
@@ -38,6 +39,42 @@ def step_text(shape: list[int]) -> str:
     return step.text()
 
 
+def layer_texts(shape: list[int]) -> list[str]:
+    """A layer that says its collectives: forward, backward, and both inside a compiled step."""
+    mesh = spmd.mesh(shape, ("dp", "tp"))
+    tp = mesh.group("tp")
+    size = shape[1]
+    table = [[8 * (1 + (i + j) % 2) for j in range(size)] for i in range(size)]
+
+    def part(x: torch.Tensor, up: torch.Tensor, down: torch.Tensor) -> torch.Tensor:
+        made = torch.relu(funcol.all_gather_single(x, 0, tp) @ up) @ down
+        x = x + funcol.reduce_scatter_single(made, "sum", 0, tp)
+        x = spmd.permute(x, [*range(1, size), 0], tp)
+        x = funcol.broadcast(funcol.all_to_all_single(x, None, None, tp), 1, tp)
+        rows = max(map(sum, table))
+        return spmd.all_to_all(x[:1].expand(rows, -1), table, tp).sum(0, keepdim=True)
+
+    every = mesh.placements([Shard(0), Shard(0)])
+    columns = mesh.placements({"tp": Shard(1)})
+    rows = mesh.placements({"tp": Shard(0)})
+    layer = spmd.per_device(part, mesh, every, [every, columns, rows])
+    x = spmd.shard(torch.randn(shape[0] * size * 8 * size, 128), mesh, every)
+    up = spmd.shard(torch.randn(128, 128 * size), mesh, columns).requires_grad_()
+    down = spmd.shard(torch.randn(128 * size, 128), mesh, rows).requires_grad_()
+    layer(x, up, down).sum().backward()
+    ((_, made),) = layer._variants.values()
+    (backward,) = (p for local in made.backward.values() for p in local.programs())
+
+    @spmd.compile
+    def step(x: torch.Tensor) -> torch.Tensor:
+        up.grad = down.grad = None
+        layer(x.tanh(), up, down).sum().backward()
+        return up.grad
+
+    step(x)
+    return [layer.text(), backward.text, step.text()]
+
+
 def main() -> None:
     name, *folders = sys.argv[1:]
     _C._set_search_dirs([*folders, *_C._search_dirs()])
@@ -50,7 +87,12 @@ def main() -> None:
             places = [[*attributes[i]["coords"], attributes[i]["core_on_chip"]] for i in order]
             return {"status": "ok", "places": places}
         try:
-            if "step" in task:
+            if "layer" in task:
+                devices = task["layer"][0] * task["layer"][1]
+                *others, text = layer_texts(task["layer"])
+                for other in others:
+                    _C._compile_sharded_for(topology, other, devices)
+            elif "step" in task:
                 text = step_text(task["step"])
                 devices = task["step"][0] * task["step"][1]
             else:
