@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import linecache
+import re
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -16,6 +17,8 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
+
+from torch_tpu.aot.topologies import AotError
 
 # Typed as a module, but it is made over when it is imported.
 _config: Any = importlib.import_module("torch.fx.experimental._config")
@@ -92,8 +95,21 @@ class Run:
     attention: list[Attention] = field(default_factory=list)
     reads: list[HostRead] = field(default_factory=list)
     data_shapes: list[HostRead] = field(default_factory=list)
-    error: str = ""  # why it ended early
+    error: str = ""  # why it ended early: it needs values
     error_line: Line = field(default_factory=Line)
+
+
+class ModelError(AotError):
+    """The model itself raised `error`."""
+
+    def __init__(self, error: Exception, line: Line) -> None:
+        self.error = error
+        where = f" at {line} in {line.function}: {line.source}" if line.file else ""
+        super().__init__(
+            f"the model raised {type(error).__name__}{where}\n  {error}\nIt was called with the "
+            'arguments given, on tensors without memory (device "meta"). Call it so on the CPU '
+            "until it runs, then ask again."
+        )
 
 
 def user_line() -> Line:
@@ -186,7 +202,8 @@ class _Ops(TorchDispatchMode):
 def collect(
     function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[Run, int]:
-    """Runs it without memory; also the number of parameters. What it touches is put back."""
+    """Runs it without memory; also the number of parameters. What it touches is put back. Raises
+    ModelError where the model does."""
     from torch_tpu.aot.trace import without_memory
 
     run = Run()
@@ -206,9 +223,17 @@ def collect(
             try:
                 function(*call_args, **call_kwargs)
             except Exception as error:
+                if not _needs_values(error, run):
+                    raise ModelError(error, _line_of(error)) from error
                 run.error = f"{type(error).__name__}: {error}"
                 run.error_line = _line_of(error)
     return run, parameters
+
+
+def _needs_values(error: Exception, run: Run) -> bool:
+    """Whether it may come of tensors that have no contents, and go well on a device: values were
+    made up before it, or PyTorch says that it is about the device "meta"."""
+    return bool(run.reads or run.data_shapes or re.search(r"\bmeta\b", str(error), re.I))
 
 
 def _line_of(error: Exception) -> Line:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -80,9 +79,7 @@ def _run(args: argparse.Namespace) -> int:
 
     try:
         reports = _reports(args)
-    except (aot.AotError, UsageError) as error:
-        if args.traceback:
-            traceback.print_exc()
+    except aot.AotError as error:
         raise UsageError(str(error)) from error
     _show(args, reports)
     return 0 if all(r.fits for r in reports) else 2

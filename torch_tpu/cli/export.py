@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from torch_tpu.cli._build import BUILD_HELP, UsageError, call_build, unpack
+from torch_tpu.cli._build import BUILD_HELP, UsageError, add_traceback, call_build, unpack
 from torch_tpu.cli._common import add_json, show, size_text
 
 _DESCRIPTION = """\
@@ -40,6 +40,7 @@ def register(subparsers: Any) -> None:
         help="the device it is for (default: any)",
     )
     add_json(parser)
+    add_traceback(parser)
     parser.set_defaults(run=_run)
 
 
