@@ -9,8 +9,9 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from torch_tpu._lint.collect import HostRead, Line, OpCall, Run
+from torch_tpu._lint.collect import HostRead, OpCall, Run
 from torch_tpu._lint.findings import Finding
+from torch_tpu._user_line import Line
 from torch_tpu.aot.topologies import Generation
 
 LANES, SUBLANES = 128, 8
