@@ -18,6 +18,7 @@ def install() -> None:
     """Wraps the torch functions; called once."""
     _autocast_to_bfloat16()
     _print_from_host()
+    _printing_may_fail()
     _no_sharing_between_processes()
     _dlpack.install()
     _serialization.install()
@@ -58,6 +59,29 @@ def _print_from_host() -> None:
         return tensor_str
 
     _wrap(torch._tensor_str, "_tensor_str", make)
+
+
+def _printing_may_fail() -> None:
+    """While torch prints, a local variable of `_str` keeps torch.func's transforms off. An error
+    takes that variable along in its traceback, and vmap in vmap would fail ("Cannot access storage
+    of BatchedTensorImpl") in this thread until the error is freed. Errors of a device show when its
+    values are read, so printing raises here where it does not on the CPU."""
+
+    def make(original: Any) -> Any:
+        def text(*args: Any, **kwargs: Any) -> str:
+            try:
+                return str(original(*args, **kwargs))
+            except BaseException as error:
+                trace = error.__traceback__
+                while trace is not None:
+                    if trace.tb_frame.f_code is original.__code__:
+                        trace.tb_frame.clear()
+                    trace = trace.tb_next
+                raise
+
+        return text
+
+    _wrap(torch._tensor_str, "_str", make)
 
 
 def _no_sharing_between_processes() -> None:

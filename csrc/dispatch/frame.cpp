@@ -159,6 +159,11 @@ void Frame::add_tensor(const at::Tensor& tensor, const ArgPlan& plan) {
   has_float_ |= c10::isFloatingType(dtype) || c10::isComplexType(dtype);
   has_double_ |= dtype == c10::ScalarType::Double || dtype == c10::ScalarType::ComplexDouble;
 
+  // A wrapper of torch.func's that no transform took off (they are off while torch prints).
+  if (!impl->unsafe_storage()) [[unlikely]] {
+    impl->storage();  // says whose it is
+    TORCH_CHECK_NOT_IMPLEMENTED(false, "[", op.name, "] a tensor has no storage");
+  }
   ref.impl = impl;
   ref.cell = device::cell_of(*impl);
   ref.value = ref.cell->load();

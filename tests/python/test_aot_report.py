@@ -242,6 +242,12 @@ def test_unknown_topologies_list_the_known_ones(name):
     assert name in str(error.value)
 
 
+def test_a_generation_alone_lists_its_own():
+    with pytest.raises(aot.AotError, match=r"Known ones: v5e:1x1, v5e:2x2") as error:
+        aot.parse_topology("v5e")
+    assert "v6e" not in str(error.value)
+
+
 def test_every_known_topology_is_one():
     for name in aot.known_topologies():
         assert aot.parse_topology(name).devices >= 1
@@ -259,7 +265,9 @@ for name in ("SIGABRT", "SIGFPE"):
     if name in text:
         sys.stderr.write("F1115 tiling.cc:12] Check failed: rank > 0\\n"); sys.stderr.flush()
         os.kill(os.getpid(), getattr(signal, name))
-print(json.dumps({**task, "status": "refused", "detail": "INTERNAL: no"}), flush=True)
+detail = "INTERNAL: no"
+if "blocks" in text: detail = "RESOURCE_EXHAUSTED: Allocation (size=2) would exceed, space=vmem"
+print(json.dumps({**task, "status": "refused", "detail": detail}), flush=True)
 """
 
 
@@ -290,6 +298,7 @@ def fake(tmp_path, monkeypatch):
         ("SIGFPE", aot.CompilerCrashError, "died .SIGFPE"),
         ("hang", aot.CompilerTimeoutError, "no answer.*timeout="),
         ("refuse", aot.AotError, "refuses the program for v5e:2x2: INTERNAL: no"),
+        ("blocks", aot.AotError, "not fit into the VMEM of v5e:2x2.*block_specs.*RESOURCE"),
     ],
 )
 def test_the_child_is_always_reaped(fake, text, error, words):
@@ -363,6 +372,13 @@ def raises():
     raise KeyError("x")
 def no_tuple():
     return torch.nn.Linear(2, 2), torch.zeros(1, 2)
+class Wrong(torch.nn.Linear):
+    def forward(self, x):
+        return super().forward(x)
+def wrong():
+    return Wrong(2, 2), (torch.zeros(1, 3),)
+def reads():
+    return (lambda x: x + x.sum().item()), (torch.zeros(1, 3),)
 """
 
 
@@ -377,14 +393,44 @@ def no_tuple():
         (["{s}:raises"], "raised KeyError"),
         (["{s}:no_tuple"], "must be a tuple"),
         (["{s}:build", "--html", "/no/folder/x.html"], "is no folder"),
+        (["{s}:build", "--json", "/no/folder/x.json"], "is no folder"),
+        (["{s}:build", "--html", "{d}"], "is a folder: say which file"),
+        (["{s}:build", "--pack", "{d}"], "is a folder: say which file"),
+        (["{s}:build", "--topology", ""], "no topology ''"),
     ],
 )
 def test_bad_input_on_the_command_line(args, words, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(aot, "require_libtpu_or_site", lambda: None)
     script = tmp_path / "model.py"
     script.write_text(BUILD)
-    assert main(["aot", *(a.format(s=script) for a in args)]) == 2
+    assert main(["aot", *(a.format(s=script, d=tmp_path) for a in args)]) == 2
     out = capsys.readouterr()
     assert words in out.err
     assert "Traceback" not in out.err
     assert len(out.err.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("build", "words", "line", "step"),
+    [
+        ("wrong", "RuntimeError: mat1 and mat2 shapes", "return super().forward(x)", "on the CPU"),
+        ("reads", "only being recorded", "x.sum().item()", "`torch_tpu.lint` names all"),
+    ],
+)
+def test_a_model_that_cannot_be_traced(build, words, line, step, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(aot, "require_libtpu_or_site", lambda: None)
+    script = tmp_path / "model.py"
+    script.write_text(BUILD)
+    assert main(["aot", f"{script}:{build}"]) == 2
+    said = capsys.readouterr().err.splitlines()
+    assert words in said[0]
+    number = 1 + next(i for i, text in enumerate(BUILD.splitlines()) if line in text)
+    assert f"at {script}:{number} in " in said[1]
+    assert step in said[2]
+    assert len(said) == 3
+
+
+def test_a_time_limit_below_zero_is_refused(capsys):
+    with pytest.raises(SystemExit, match="2"):
+        main(["aot", "model.py:build", "--timeout", "-1"])
+    assert "expected a number above 0" in capsys.readouterr().err

@@ -195,6 +195,14 @@ def test_a_failing_script_leaves_no_pack(command: Command, script: Path, tmp_pat
     assert done.returncode == 1
     assert "ended with 3; no pack is written" in done.stderr
     assert not target.exists()
+    raises = tmp_path / "raises.py"
+    raises.write_text("def work():\n    return [][0]\nwork()\n")
+    done = command("precompile", "-o", target, raises, cache=tmp_path / "c")
+    assert done.returncode == 1
+    assert "IndexError; no pack is written" in done.stderr
+    assert "in work" in done.stderr
+    assert "runpy" not in done.stderr  # as python itself would show it
+    assert not target.exists()
 
 
 def test_precompile_common(command: Command, python: Python, tmp_path: Path) -> None:

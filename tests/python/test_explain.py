@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import io
 import json
 import os
@@ -18,7 +17,7 @@ import torch
 
 import torch_tpu
 from torch_tpu import _C
-from torch_tpu.cli import explain as cli
+from torch_tpu.cli import main
 
 pytestmark = pytest.mark.usefixtures("fresh_counts")
 
@@ -285,10 +284,7 @@ def test_bad_value_names_the_variable():
 
 
 def command(*arguments: str) -> int:
-    parser = argparse.ArgumentParser()
-    cli.register(parser.add_subparsers(required=True))
-    args = parser.parse_args(["explain", *arguments])
-    return args.run(args)
+    return main(["explain", *arguments])
 
 
 def test_command(tmp_path, capsys):

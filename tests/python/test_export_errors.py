@@ -172,6 +172,9 @@ def test_command(tmp_path, capsys):
         "def nothing():\n    return 1\n"
         "def broken():\n    return undefined\n"
         "def masked():\n    return Masked(), (torch.zeros(3),)\n"
+        "def wrong():\n    return Own(2, 2), (torch.zeros(3),)\n"
+        "class Own(torch.nn.Linear):\n    def forward(self, x):\n"
+        "        return super().forward(x)\n"
         "class Masked(torch.nn.Module):\n    def forward(self, x):\n        return x[x > 0]\n"
     )
     folder = tmp_path / "relu"
@@ -183,9 +186,12 @@ def test_command(tmp_path, capsys):
         (f"{script}:nothing", "must return (model, args)"),
         (f"{script}:masked", "cannot become one module"),
         (f"{script}:broken", "broken of"),
+        (f"{script}:wrong", f" at {script}:14 in forward: return super().forward(x)"),
         ("nowhere.py:build", "there is no script"),
     ]:
         assert main(["export", build, "-o", str(folder)]) == 2
-        assert text in capsys.readouterr().err
+        said = capsys.readouterr().err
+        assert text in said
+        assert "Traceback" not in said
     assert main(["export", "model.py", "-o", str(folder)]) == 2
     assert "expected SCRIPT:FUNCTION" in capsys.readouterr().err

@@ -37,6 +37,14 @@ def matmul(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     return out
 
 
+@helion.kernel(backend="pallas", config=helion.Config(block_sizes=[16]), static_shapes=True)
+def scaled_softmax(x: torch.Tensor, scale: float) -> torch.Tensor:
+    out = torch.empty_like(x)
+    for tile in hl.tile(x.size(0)):
+        out[tile, :] = torch.nn.functional.softmax(x[tile, :] * scale, dim=1)
+    return out
+
+
 def test_values():
     torch.manual_seed(0)
     x, y = torch.randn(256, 256), torch.randn(256, 256)
@@ -50,6 +58,12 @@ def test_values():
     torch.testing.assert_close(
         compiled(x.to("tpu"), y.to("tpu")).cpu(), expected, atol=1e-4, rtol=1e-4
     )
+
+
+def test_rows_and_numbers():
+    op = helion_op("test_helion::scaled_softmax", scaled_softmax)
+    x = torch.randn(64, 200)
+    torch.testing.assert_close(op(x.to("tpu"), 2.5).cpu(), torch.softmax(x * 2.5, 1))
 
 
 def test_gradient():
@@ -67,6 +81,13 @@ def test_mosaic():
     op = helion_op("test_helion::matmul_tpu", matmul)
     with torch_tpu._C._Recording(0, "tpu") as recording:
         args = [recording.parameter([256, 256], [256, 1], torch.bfloat16) for _ in range(2)]
+        assert "@tpu_custom_call" in recording.module("kernel", [op(*args)])["text"]
+
+
+def test_mosaic_of_sizes_that_blocks_do_not_divide():
+    op = helion_op("test_helion::add_relu_tpu", add_relu)
+    with torch_tpu._C._Recording(0, "tpu") as recording:
+        args = [recording.parameter([100, 200], [200, 1], torch.float32) for _ in range(2)]
         assert "@tpu_custom_call" in recording.module("kernel", [op(*args)])["text"]
 
 

@@ -104,6 +104,29 @@ def test_print_is_one_transfer_and_no_program(monkeypatch):
     assert programs_run() == before
 
 
+def nested_vmap(x):
+    return torch.vmap(torch.vmap(lambda row: row * 2 + 1))(x)
+
+
+def test_an_error_while_printing_leaves_nothing_behind():
+    x = torch.arange(24.0).reshape(2, 3, 4)
+    wrong = torch.zeros(3, device="tpu")[torch.tensor([5], device="tpu")]
+    with pytest.raises(IndexError) as kept:  # its traceback has torch's frames
+        repr(wrong)
+    torch.testing.assert_close(nested_vmap(x.to("tpu")).cpu(), nested_vmap(x))
+    assert "index 5" in str(kept.value)
+
+
+def test_a_wrapper_of_a_transform_that_is_off_is_an_error():
+    x = torch.zeros(2, 3, 4, device="tpu")
+    with (
+        torch._C._DisableFuncTorch(),
+        pytest.raises(NotImplementedError, match="storage of BatchedTensorImpl"),
+    ):
+        nested_vmap(x)
+    assert nested_vmap(x).sum().item() == 24
+
+
 def test_print_lazy_bits():
     x = torch.tensor([1 + 2j]).to("tpu")
     assert "1.-2.j" in repr(x.conj())

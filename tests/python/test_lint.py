@@ -67,6 +67,7 @@ def test_tiles():
     hint = only(torch_tpu.lint(nn.Linear(768, 128, dtype=torch.bfloat16), (small,)), "tile")
     assert "batch" in hint.fix
     assert "3 -> 8" in hint.fix
+    assert "62.5% of the work is padding" in hint.message
 
 
 def test_f32():
@@ -137,13 +138,39 @@ def test_a_whole_step_and_the_model_stays_as_it_was():
     assert not opt.state
 
 
-def test_what_cannot_go_on_is_noted():
-    def broken(x):
-        return x @ torch.zeros(3, 3, device=x.device)
+def picks(x):
+    place = x.argmax().item()
+    return [x][place]  # 1, as far as the run knows
 
-    found = torch_tpu.lint(broken, (torch.zeros(8, 128),))
-    assert "ended at" in found.notes[0]
-    assert "test_lint.py" in found.notes[0]
+
+def mixes_devices(x):
+    return x + torch.ones(128)
+
+
+def test_what_cannot_go_on_is_noted():
+    found = torch_tpu.lint(picks, (torch.zeros(8, 128),))
+    assert f"ended at {__file__}:{line_of(picks, '[x][place]')}: IndexError" in found.notes[0]
+    assert rules(found) == {"host_read"}
+    found = torch_tpu.lint(mixes_devices, (torch.zeros(8, 128),))
+    assert f"ended at {__file__}:{line_of(mixes_devices, 'ones')}" in found.notes[0]
+    assert "device=x.device" in found.notes[0]
+
+
+def broken(x):
+    return x @ torch.zeros(3, 3, device=x.device)
+
+
+def test_what_the_model_raises_is_raised():
+    sample = (torch.zeros(8, 128),)
+    with pytest.raises(RuntimeError, match=r"\[8, 128\] X \[3, 3\]") as raised:
+        torch_tpu.lint(broken, sample)
+    assert not isinstance(raised.value, aot.AotError)
+    assert "broken" in [entry.name for entry in raised.traceback]
+    assert "torch_tpu.lint" in raised.value.__notes__[0]
+    with pytest.raises(TypeError, match="positional arguments"):
+        torch_tpu.lint(nn.Linear(8, 8), (torch.zeros(8, 8), 1))
+    with pytest.raises(NotImplementedError, match="forward"):
+        torch_tpu.lint(nn.Module(), sample)
 
 
 def test_bad_input():
@@ -170,3 +197,33 @@ def test_the_command(tmp_path, capsys):
     assert main(["lint", f"{script}:other"]) == 2
     assert "no function other" in capsys.readouterr().err
     assert main(["lint", f"{script}:build", "--generation", "v9"]) == 2
+
+
+def test_the_command_with_a_model_that_fails(tmp_path, capsys):
+    script = tmp_path / "model.py"
+    script.write_text(
+        "import sys, torch\n"
+        "class Model(torch.nn.Linear):\n"
+        "    def forward(self, x):\n"
+        "        return super().forward(x)\n"
+        "def build():\n"
+        "    return Model(8, 4), (torch.zeros(2, 9),)\n"
+        "def raises():\n"
+        "    return [][0]\n"
+        "def ends():\n"
+        "    sys.exit(0)\n"
+    )
+    for more in ([], ["--json"], ["--strict"]):
+        assert main(["lint", f"{script}:build", *more]) == 2
+        said = capsys.readouterr()
+        assert not said.out
+        assert said.err.startswith("torch-tpu: the model raised RuntimeError at ")
+        assert f"{script}:4 in forward: return super().forward(x)" in said.err
+        assert "on the CPU" in said.err
+        assert "Traceback" not in said.err
+    assert main(["lint", f"{script}:build", "--traceback"]) == 2
+    assert "Traceback" in capsys.readouterr().err
+    assert main(["lint", f"{script}:raises"]) == 2
+    assert f"IndexError: list index out of range (at {script}:8;" in capsys.readouterr().err
+    assert main(["lint", f"{script}:ends"]) == 2
+    assert "ended itself (sys.exit)" in capsys.readouterr().err

@@ -25,13 +25,20 @@ def lint(
 
     `sample` is the arguments of a call, as a tuple; a list of them shows which sizes change. The
     model runs once per sample on tensors without memory, and is not changed. Each hint has the
-    line, what it costs on a device of the `generation`, and the fix.
+    line, what it costs on a device of the `generation`, and the fix. What the model raises is
+    raised here; where it only cannot go on without values, a note says so.
 
     >>> import torch, torch_tpu
     >>> model = torch.nn.Linear(100, 1000)
     >>> [f.rule for f in torch_tpu.lint(model, (torch.zeros(512, 100),))]
     ['f32', 'tile']
     """
+    from torch_tpu._lint.collect import ModelError
     from torch_tpu._lint.findings import run
 
-    return run(model, sample, kwargs or {}, generation)
+    try:
+        return run(model, sample, kwargs or {}, generation)
+    except ModelError as failed:
+        error = failed.error
+    error.add_note('torch_tpu.lint called the model on tensors without memory (device "meta").')
+    raise error

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import linecache
-import sys
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,10 +15,11 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from torch_tpu._user_line import Line, line_of, user_line
+from torch_tpu.aot.topologies import AotError
+
 # Typed as a module, but it is made over when it is imported.
 _config: Any = importlib.import_module("torch.fx.experimental._config")
-_TORCH = str(Path(torch.__file__).parent)
-_OURS = str(Path(__file__).parents[1])
 
 # What each gives on a tensor that has no contents, so that the run can go on.
 _READS: dict[str, Callable[[torch.Tensor], Any]] = {
@@ -38,22 +37,6 @@ _READS: dict[str, Callable[[torch.Tensor], Any]] = {
 
 def _number(tensor: torch.Tensor) -> Any:
     return torch.ones((), dtype=tensor.dtype).item()
-
-
-@dataclass(frozen=True)
-class Line:
-    """Of the user's code."""
-
-    file: str = ""
-    number: int = 0
-    function: str = ""
-
-    @property
-    def source(self) -> str:
-        return linecache.getline(self.file, self.number).strip()
-
-    def __str__(self) -> str:
-        return f"{self.file}:{self.number}" if self.file else "?"
 
 
 @dataclass
@@ -92,19 +75,20 @@ class Run:
     attention: list[Attention] = field(default_factory=list)
     reads: list[HostRead] = field(default_factory=list)
     data_shapes: list[HostRead] = field(default_factory=list)
-    error: str = ""  # why it ended early
+    error: str = ""  # why it ended early: it needs values
     error_line: Line = field(default_factory=Line)
 
 
-def user_line() -> Line:
-    """The innermost frame that is neither torch's nor ours."""
-    frame: Any = sys._getframe(1)
-    while frame is not None:
-        file = frame.f_code.co_filename
-        if not file.startswith((_TORCH, _OURS, "<")):
-            return Line(file, frame.f_lineno, frame.f_code.co_name)
-        frame = frame.f_back
-    return Line()
+class ModelError(AotError):
+    """The model itself raised `error`."""
+
+    def __init__(self, error: Exception, line: Line) -> None:
+        self.error = error
+        super().__init__(
+            f"the model raised {type(error).__name__}{line.told()}\n  {error}\nIt was called with "
+            'the arguments given, on tensors without memory (device "meta"). Call it so on the CPU '
+            "until it runs, then ask again."
+        )
 
 
 class _Functions(TorchFunctionMode):
@@ -186,7 +170,8 @@ class _Ops(TorchDispatchMode):
 def collect(
     function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[Run, int]:
-    """Runs it without memory; also the number of parameters. What it touches is put back."""
+    """Runs it without memory; also the number of parameters. What it touches is put back. Raises
+    ModelError where the model does."""
     from torch_tpu.aot.trace import without_memory
 
     run = Run()
@@ -206,20 +191,17 @@ def collect(
             try:
                 function(*call_args, **call_kwargs)
             except Exception as error:
+                if not _needs_values(error, run):
+                    raise ModelError(error, line_of(error)) from error
                 run.error = f"{type(error).__name__}: {error}"
-                run.error_line = _line_of(error)
+                run.error_line = line_of(error)
     return run, parameters
 
 
-def _line_of(error: Exception) -> Line:
-    found = Line()
-    trace = error.__traceback__
-    while trace is not None:
-        code = trace.tb_frame.f_code
-        if not code.co_filename.startswith((_TORCH, _OURS, "<")):
-            found = Line(code.co_filename, trace.tb_lineno, code.co_name)
-        trace = trace.tb_next
-    return found
+def _needs_values(error: Exception, run: Run) -> bool:
+    """Whether it may come of tensors that have no contents, and go well on a device: values were
+    made up before it, or PyTorch says that it is about the device "meta"."""
+    return bool(run.reads or run.data_shapes or re.search(r"\bmeta\b", str(error), re.I))
 
 
 @contextlib.contextmanager

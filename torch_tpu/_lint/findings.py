@@ -66,9 +66,14 @@ class Lint:
         if self.findings:
             total = sum(f.cost_seconds for f in self.findings)
             parts.append(
-                f"{len(self.findings)} hints, about {duration(total)} a step on a {self.generation}"
+                f"{_counted(len(self.findings))}, about {duration(total)} a step on a "
+                f"{self.generation}"
             )
         return "\n\n".join([*parts, *(f"note: {n}" for n in self.notes)])
+
+
+def _counted(hints: int) -> str:
+    return "1 hint" if hints == 1 else f"{hints} hints"
 
 
 def run(
@@ -95,7 +100,7 @@ def run(
         if found.error:
             out.notes.append(
                 f"the run without memory ended at {found.error_line}: {found.error[:300]}; what "
-                "comes after it was not looked at"
+                "comes after it was not looked at" + _advice(found)
             )
             break
     g = GENERATIONS[generation]
@@ -109,6 +114,15 @@ def run(
             extra = f", {size(finding.cost_bytes)} of HBM" if finding.cost_bytes else ""
             finding.cost = f"about {duration(finding.cost_seconds)} a step{extra} on a {generation}"
     return out
+
+
+def _advice(run: Run) -> str:
+    if "device" not in run.error or run.reads or run.data_shapes:
+        return ""
+    return (
+        ". Where it makes a tensor, say device=x.device, or let the module have it as a buffer: on "
+        "a TPU two devices in one op are an error too"
+    )
 
 
 def _merged(findings: list[Finding]) -> list[Finding]:

@@ -9,8 +9,9 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from torch_tpu._lint.collect import HostRead, Line, OpCall, Run
+from torch_tpu._lint.collect import HostRead, OpCall, Run
 from torch_tpu._lint.findings import Finding
+from torch_tpu._user_line import Line
 from torch_tpu.aot.topologies import Generation
 
 LANES, SUBLANES = 128, 8
@@ -99,6 +100,7 @@ def tiles(run: Run, g: Generation) -> list[Finding]:
             if value != full:
                 parts.append((what, value, full))
         flops = 2.0 * batch * rows * summed * columns * extra
+        share = extra / (1 + extra)
         fixes = [f"{_name(what, value)} {value} -> {full}" for what, value, full in parts]
         words = ", ".join(f"{value} {what}" for what, value, _ in parts)
         out.append(
@@ -106,7 +108,7 @@ def tiles(run: Run, g: Generation) -> list[Finding]:
                 "tile",
                 call.line,
                 call.module,
-                message=f"a product with {words}: tiles are {SUBLANES}x{LANES}, {extra:.1%} of the "
+                message=f"a product with {words}: tiles are {SUBLANES}x{LANES}, {share:.1%} of the "
                 "work is padding",
                 fix="; ".join(fixes),
                 cost_seconds=_work(run) * flops * _passes(call) / g.flops,

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import shutil
 import signal
 import sys
@@ -18,6 +19,8 @@ from torch_tpu.aot.process import Child
 from torch_tpu.aot.topologies import AotError, Topology
 
 _ROOT = Path(__file__).resolve().parents[2]
+# The compiler's words for a kernel that is too large for a memory of the chip's own.
+_SMALL_MEMORY = re.compile(r"\bspace[ =](vmem|smem)\b")
 DEFAULT_TIMEOUT = 1800.0
 
 
@@ -175,9 +178,15 @@ def _error(answer: dict[str, Any], topology: Topology) -> AotError:
             "fault of the compiler, often for one shape only: try another topology or another "
             "libtpu, and report it with the module (torch_tpu.aot.trace(...).text)."
         )
+    short = " ".join(detail.split())[:1500]
+    if small := _SMALL_MEMORY.search(detail):
+        return AotError(
+            f"a kernel does not fit into the {small[1].upper()} of {topology.name}: its blocks are "
+            "held there whole. Give pallas_call a grid and block_specs, or smaller blocks. The "
+            f"compiler says: {short}"
+        )
     if "RESOURCE_EXHAUSTED" in detail or "Ran out of memory" in detail:
         return DoesNotFitError(f"the program does not fit into the HBM of {topology.name}", detail)
-    short = " ".join(detail.split())[:1500]
     return AotError(f"the TPU compiler refuses the program for {topology.name}: {short}")
 
 

@@ -31,5 +31,5 @@ def write_pack(reports: Report | list[Report], path: str | Path) -> int:
     try:
         _C._write_pack(str(Path(path).absolute()), made[0].fingerprint, programs)
     except RuntimeError as error:
-        raise AotError(f"the pack cannot be written: {error}") from error
+        raise AotError(str(error)) from error
     return len(programs)

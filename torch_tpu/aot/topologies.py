@@ -89,9 +89,9 @@ def parse_topology(name: str) -> Topology:
     8
     """
     match = _NAME.match(name)
-    generation = GENERATIONS.get(match[1]) if match else None
+    generation = GENERATIONS.get(name.partition(":")[0])
     if match is None or generation is None:
-        raise AotError(_unknown(name))
+        raise AotError(_unknown(name, generation))
     shape = tuple(int(side) for side in match[2].split("x"))
     if len(shape) != generation.dims or not _is_sensible(shape, generation):
         raise AotError(_unknown(name, generation))

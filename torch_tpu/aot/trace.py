@@ -14,6 +14,7 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from torch_tpu import _C
+from torch_tpu._user_line import line_of
 from torch_tpu.aot.scan import ScannedLayers, find_stacks
 from torch_tpu.aot.shard import Shard, annotate, constrain
 from torch_tpu.aot.step import TrainStep, ValuesNeededError, owned_by, told_to_compile
@@ -415,10 +416,14 @@ def _call(function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         raise
     except Exception as error:
         text = f"the model cannot be traced. {type(error).__name__}: {error}"
+        if where := line_of(error).told():
+            text += f"\n {where}"
         if "only being recorded" in text or "depends on values" in text:
             raise ValuesNeededError(
-                f"{text} The step reads values of tensors on the host (.item(), .cpu(), `if x > 0`,"
-                " a mask as an index); nothing has values ahead of time. `torch_tpu.lint` names the"
-                " lines."
+                f"{text}\nThe step reads values of tensors on the host (.item(), .cpu(), `if x > "
+                "0`, a mask as an index); nothing has values ahead of time. `torch_tpu.lint` names "
+                "all such lines."
             ) from error
+        if not str(error).startswith("["):  # those of kernels say what to do
+            text += "\nCall it with the same arguments on the CPU until it runs, then compile it."
         raise AotError(text) from error

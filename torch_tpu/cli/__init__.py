@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+import traceback
 from collections.abc import Sequence
 
 from torch_tpu.cli import (
@@ -90,6 +91,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             load_device()
         return int(args.run(args))
     except CommandError as error:
+        if getattr(args, "traceback", False):
+            traceback.print_exc()
         print(f"torch-tpu: {error}", file=sys.stderr)
         return error.code
     except BrokenPipeError:  # `torch-tpu ... | head`

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import runpy
 import sys
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -36,16 +37,31 @@ def call_build(name: str) -> Any:
     sys.path.insert(0, str(script.resolve().parent))
     try:
         made = runpy.run_path(str(script), run_name="torch_tpu_build").get(function)
+    except SystemExit as end:
+        raise UsageError(f"{script} ended itself (sys.exit) before {function} was called") from end
     except Exception as error:
-        raise UsageError(f"{script} cannot be run: {type(error).__name__}: {error}") from error
+        raise UsageError(f"{script} cannot be run: {_what(error, script)}") from error
     if not callable(made):
         raise UsageError(f"{script} has no function {function}")
     try:
         return made()
+    except SystemExit as end:
+        raise UsageError(f"{function} of {script} ended itself (sys.exit)") from end
     except Exception as error:
-        raise UsageError(
-            f"{function} of {script} raised {type(error).__name__}: {error}"
-        ) from error
+        raise UsageError(f"{function} of {script} raised {_what(error, script)}") from error
+
+
+def _what(error: Exception, script: Path) -> str:
+    """The error, and the innermost line of the script it came by."""
+    text = f"{type(error).__name__}: {error}"
+    lines = [
+        frame.lineno
+        for frame in traceback.extract_tb(error.__traceback__)
+        if frame.filename == str(script)
+    ]
+    if isinstance(error, SyntaxError) or not lines:
+        return text
+    return f"{text} (at {script}:{lines[-1]}; --traceback shows more)"
 
 
 def unpack(made: Any, name: str) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import shutil
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 
@@ -25,6 +27,28 @@ def positive(text: str) -> float:
     if not 0 < value < float("inf"):
         raise argparse.ArgumentTypeError(f"expected a number above 0, got {text}")
     return value
+
+
+def whole(text: str) -> int:
+    """A whole number above 0, as an argument's type."""
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"expected a number from 1, got {text}")
+    return value
+
+
+def check_writable(*files: str | Path | None) -> None:
+    """Before the work begins: that each of these files can be written at its end."""
+    for file in files:
+        if file is None:
+            continue
+        path = Path(file).absolute()
+        if path.is_dir():
+            raise CommandError(f"{file} is a folder: say which file in it", code=2)
+        if not path.parent.is_dir():
+            raise CommandError(f"{path.parent} is no folder", code=2)
+        if not os.access(path if path.exists() else path.parent, os.W_OK):
+            raise CommandError(f"{file} cannot be written: no permission", code=2)
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:

@@ -40,12 +40,20 @@ def run_script(script: str, arguments: list[str]) -> int:
         runpy.run_path(script, run_name="__main__")
     except SystemExit as end:
         return _exit_code(end)
-    except Exception:
-        traceback.print_exc()
+    except Exception as error:
+        print_error(error, script)
         return 1
     finally:
         sys.argv, sys.path[:] = argv, path
     return 0
+
+
+def print_error(error: Exception, script: str) -> None:
+    """With the traceback that `python SCRIPT` would show: no frames of ours."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_code.co_filename != script:
+        trace = trace.tb_next
+    traceback.print_exception(type(error), error, trace)
 
 
 def _exit_code(end: SystemExit) -> int:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import argparse
 import json
-import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torch_tpu.cli._build import BUILD_HELP, UsageError, add_traceback, call_build, unpack
+from torch_tpu.cli._common import check_writable, positive
 
 if TYPE_CHECKING:
     from torch_tpu.aot import Report
@@ -66,7 +66,7 @@ def register(subparsers: Any) -> None:
         "--pack", type=Path, metavar="FILE", help="write the compiled program into a pack"
     )
     parser.add_argument(
-        "--timeout", type=float, default=1800.0, metavar="S", help="of the compiler"
+        "--timeout", type=positive, default=1800.0, metavar="S", help="of the compiler"
     )
     parser.add_argument(
         "--no-mxu", action="store_true", help="not the use of matrix units: compiles much faster"
@@ -80,27 +80,27 @@ def _run(args: argparse.Namespace) -> int:
 
     try:
         reports = _reports(args)
-    except (aot.AotError, UsageError) as error:
-        if args.traceback:
-            traceback.print_exc()
+        _show(args, reports)
+    except aot.AotError as error:
         raise UsageError(str(error)) from error
-    _show(args, reports)
+    except OSError as error:
+        if error.filename is None:
+            raise
+        raise UsageError(f"{error.filename} cannot be written: {error.strerror}") from error
     return 0 if all(r.fits for r in reports) else 2
 
 
 def _reports(args: argparse.Namespace) -> list[Report]:
     from torch_tpu import aot
 
-    names = args.compare or [args.topology or "v5e:2x2"]
-    if args.compare and args.topology:
+    names = args.compare or ["v5e:2x2" if args.topology is None else args.topology]
+    if args.compare and args.topology is not None:
         names = [args.topology, *args.compare]
     for name in names:
         aot.parse_topology(name)
     if args.pack is not None and len(names) > 1:
         raise UsageError("a pack is for one topology: leave out --compare")
-    for file in (args.html, args.dump, args.pack):
-        if file is not None and not file.absolute().parent.is_dir():
-            raise UsageError(f"{file.absolute().parent} is no folder")
+    check_writable(args.html, args.dump, args.pack, None if args.json == "-" else args.json)
     aot.require_libtpu_or_site()
     reports: list[Report] = []
     if Path(args.build).is_dir():

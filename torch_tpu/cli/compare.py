@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from torch_tpu.cli._common import CommandError, add_json, positive
+from torch_tpu.cli._common import CommandError, add_json, check_writable, positive, whole
 
 _DESCRIPTION = """\
 Runs one PyTorch script on each device, one after the other, in processes of their own, and puts
@@ -39,9 +39,7 @@ def register(subparsers: Any) -> None:
     parser.add_argument(
         "--devices", default="cpu,tpu", metavar="A,B", help="cpu, cuda, tpu (default: cpu,tpu)"
     )
-    parser.add_argument(
-        "--steps", type=_count, metavar="N", help="end a run after N measured steps"
-    )
+    parser.add_argument("--steps", type=whole, metavar="N", help="end a run after N measured steps")
     parser.add_argument(
         "--warmup", type=_count0, default=5, metavar="N", help="steps not counted (default: 5)"
     )
@@ -52,7 +50,7 @@ def register(subparsers: Any) -> None:
         "--timeout", type=positive, default=3600.0, metavar="SECONDS", help="per device"
     )
     parser.add_argument(
-        "--tokens", type=_count, default=0, metavar="N", help="tokens of a step, for the cost"
+        "--tokens", type=whole, default=0, metavar="N", help="tokens of a step, for the cost"
     )
     parser.add_argument(
         "--prices", type=Path, metavar="FILE", help="a TOML table; see --write-prices"
@@ -66,13 +64,6 @@ def register(subparsers: Any) -> None:
     parser.add_argument("script", nargs="?", metavar="SCRIPT", help="a Python file")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="...", help="its arguments")
     parser.set_defaults(run=_run, needs_device=False, usage_error=parser.error, again=parser)
-
-
-def _count(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"expected a number from 1, got {text}")
-    return value
 
 
 def _count0(text: str) -> int:
@@ -97,8 +88,7 @@ def _run(args: argparse.Namespace) -> int:
     for name in devices:
         if not _DEVICE.fullmatch(name):
             args.usage_error(f"no device {name!r}: expected some of cpu, cuda, tpu")
-    if args.html is not None and not args.html.absolute().parent.is_dir():
-        args.usage_error(f"{args.html.parent} is no folder")
+    check_writable(args.html)
     settings = Settings(
         script=Path(args.script),
         arguments=args.arguments,

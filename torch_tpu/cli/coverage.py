@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from torch_tpu.cli._common import CommandError, add_json
+from torch_tpu.cli._common import CommandError, add_json, check_writable
 from torch_tpu.cli._script import run_script, silent_fallbacks
 
 _DESCRIPTION = """\
@@ -38,6 +38,7 @@ def register(subparsers: Any) -> None:
 def _run(args: argparse.Namespace) -> int:
     import torch_tpu
 
+    check_writable(args.output)
     with silent_fallbacks():  # they are listed at the end
         code = run_script(args.script, args.arguments)
     used = torch_tpu.coverage()

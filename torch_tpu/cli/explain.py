@@ -4,10 +4,10 @@ run, and why."""
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 from typing import Any
 
+from torch_tpu.cli._common import check_writable, whole
 from torch_tpu.cli._script import run_script
 
 _DESCRIPTION = """\
@@ -25,7 +25,7 @@ def register(subparsers: Any) -> None:
     parser.add_argument("--html", metavar="FILE", help="also write a page with a timeline")
     parser.add_argument("--json", action="store_true", help="print JSON instead of text")
     parser.add_argument("--output", metavar="FILE", help="write the report there, do not print it")
-    parser.add_argument("--programs", type=int, default=20, help="how many to list (default: 20)")
+    parser.add_argument("--programs", type=whole, default=20, help="how many to list (default: 20)")
     parser.add_argument("script", metavar="SCRIPT")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="arguments")
     parser.set_defaults(run=run)
@@ -35,9 +35,7 @@ def run(args: argparse.Namespace) -> int:
     """The script's own exit code; 1 if it raised."""
     import torch_tpu
 
-    if not Path(args.script).is_file():
-        print(f"torch-tpu explain: there is no script {args.script}", file=sys.stderr)
-        return 2
+    check_writable(args.html, args.output)
     with torch_tpu.debug.record_launches():
         code = run_script(args.script, args.arguments)
     report = torch_tpu.explain(html=args.html, programs=args.programs)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import traceback
 from typing import Any
 
 from torch_tpu.cli._build import BUILD_HELP, UsageError, add_traceback, call_build, unpack
@@ -41,15 +40,13 @@ def register(subparsers: Any) -> None:
 
 
 def _run(args: argparse.Namespace) -> int:
-    import torch_tpu
+    from torch_tpu._lint.findings import run
     from torch_tpu.aot import AotError
 
     try:
         model, call_args, kwargs = unpack(call_build(args.build), args.build)
-        found = torch_tpu.lint(model, call_args, kwargs, generation=args.generation)
-    except (AotError, UsageError) as error:
-        if args.traceback:
-            traceback.print_exc()
+        found = run(model, call_args, kwargs, args.generation)
+    except AotError as error:
         raise UsageError(str(error)) from error
     print(found.to_json() if args.json else str(found))
     return 1 if args.strict and len(found) else 0

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from torch_tpu.cli._common import CommandError, Progress, add_json, show, size_text
-from torch_tpu.cli._script import silent_fallbacks
+from torch_tpu.cli._common import CommandError, Progress, add_json, check_writable, show, size_text
+from torch_tpu.cli._script import print_error, silent_fallbacks
 
 _DESCRIPTION = """\
 Compiles ahead, into one file that can be shipped:
@@ -61,8 +61,7 @@ def _run(args: argparse.Namespace) -> int:
     if args.common == (args.script is not None):
         args.usage_error("give either a script or --common")
     output: Path = args.output.absolute()
-    if not output.parent.is_dir():
-        raise CommandError(f"{output.parent} is no folder", code=2)
+    check_writable(args.output)
     if args.common:
         programs = _record(output, lambda: _run_common(args))
     else:
@@ -98,6 +97,9 @@ def _run_script(script: Path, arguments: list[str]) -> None:
     except SystemExit as error:
         if error.code not in (None, 0):
             raise CommandError(f"{script} ended with {error.code}; no pack is written") from error
+    except Exception as error:
+        print_error(error, str(script))
+        raise CommandError(f"{script} raised {type(error).__name__}; no pack is written") from error
     sys.stdout.flush()
 
 

@@ -336,7 +336,7 @@ def _short_function(definition: Definition) -> Any:
     given = [f"{p.name}={p.name}" if p.keyword_only else p.name for p in definition.parameters]
     scope: dict[str, Any] = {
         **defaults,
-        "_compiling": torch.compiler.is_compiling,
+        "_compiling": torch.compiler.is_dynamo_compiling,  # other tracers give no plain tensors
         "_op": definition.overload,
         "_fast": _C._foreign_call(definition.name, definition.overload),
     }
