@@ -13,7 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 from torch._decomp import get_decompositions
+from torch._functorch import config
 from torch._functorch.partitioners import min_cut_rematerialization_partition
+
+from torch_tpu._compile.duplicates import merge_duplicates
 
 _MEAN, _NONE = 1, 0  # of at::Reduction
 
@@ -97,9 +100,14 @@ def table() -> dict[Any, Callable[..., Any]]:
 
 
 def partition(joint: fx.GraphModule, inputs: Any, **kwargs: Any) -> Any:
-    """The min-cut partitioner, for which a detach would be a value of its own."""
+    """The min-cut partitioner, for which a detach would be a value of its own; without its own
+    pass over nodes that compute the same."""
     for node in list(joint.graph.nodes):
         if node.target is torch.ops.aten.detach.default:
             node.replace_all_uses_with(node.args[0])
             joint.graph.erase_node(node)
-    return min_cut_rematerialization_partition(joint, inputs, compiler="tpu", **kwargs)
+    if config.cse:
+        joint.graph.eliminate_dead_code()
+        merge_duplicates(joint.graph)
+    with config.patch(cse=False):
+        return min_cut_rematerialization_partition(joint, inputs, compiler="tpu", **kwargs)
