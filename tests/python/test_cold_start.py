@@ -184,7 +184,9 @@ def test_imports_neither_inductors_code_nor_dtensors_experiments() -> None:
 import sys
 import torch
 model = torch.nn.Linear(4, 4).to("tpu")
+optimizer = torch.optim.AdamW(model.parameters())
 torch.compile(model, backend="tpu")(torch.ones(2, 4, device="tpu")).sum().backward()
+torch.compile(optimizer.step, backend="tpu")()
 heavy = ["torch._inductor.ir", "torch._inductor.scheduler", "torch.distributed.tensor.experimental"]
 assert not [name for name in heavy if name in sys.modules], "imported"
 """
