@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import fx
-from torch._dynamo.backends.common import aot_autograd
+from torch._dynamo.utils import counters, flatten_graph_inputs
+from torch._functorch.aot_autograd import aot_module_simplified
 
 import torch_tpu._compile.control_flow  # noqa: F401, for its handlers
-from torch_tpu._compile import decompositions, hook, interface
+from torch_tpu._compile import cold_start, decompositions, hook, interface
 from torch_tpu._compile.collectives import SplitGraph, has_collectives
 from torch_tpu._compile.graph import CompiledGraph
 from torch_tpu._compile.options import Options
 from torch_tpu._compile.partition import partition
 
 interface.register()
-hook.skip_own_functions()
+hook.prepare_dynamo()
 
 
 def compile_graph(
@@ -29,27 +32,63 @@ def compile_graph(
     options: dict[str, Any] | None = None,
 ) -> Callable[..., Any]:
     """What Dynamo calls with each graph: `torch.compile(f, backend="tpu")`."""
-    parsed = Options.parse(mode, options)
+    cold_start.watch_compiles()
+    return _autograd(gm, example_inputs, options=Options.parse(mode, options))
+
+
+def _autograd(gm: Any, example_inputs: Sequence[Any], options: Options) -> Callable[..., Any]:
+    """As torch._dynamo.backends.common.aot_autograd, which imports the whole of Inductor."""
+    if any(isinstance(value, (list, tuple, dict)) for value in example_inputs):
+        return flatten_graph_inputs(
+            gm, example_inputs, functools.partial(_autograd, options=options)
+        )
 
     def compiler(kind: str) -> Callable[..., Any]:
-        return functools.partial(_compile, kind=kind, options=parsed)
+        return functools.partial(_compile, kind=kind, options=options)
 
-    backend = aot_autograd(
-        fw_compiler=compiler("forward"),
-        bw_compiler=compiler("backward"),
-        inference_compiler=compiler("inference"),
-        decompositions=decompositions.table(),
-        partition_fn=partition,
-        keep_inference_input_mutations=True,
-    )
-    return backend(gm, example_inputs)
+    counters["aot_autograd"]["total"] += 1
+    with _debug_log():
+        function = aot_module_simplified(
+            gm,
+            example_inputs,
+            fw_compiler=compiler("forward"),
+            bw_compiler=_untraced(compiler("backward")),
+            inference_compiler=compiler("inference"),
+            decompositions=decompositions.table(),
+            partition_fn=partition,
+            keep_inference_input_mutations=True,
+        )
+    counters["aot_autograd"]["ok"] += 1
+    return _disable(function)
+
+
+def _untraced(compiler: Callable[..., Any]) -> Callable[..., Any]:
+    """Under compiled autograd the backward is compiled while Dynamo traces: it must see neither the
+    compiler nor what it makes."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return _disable(_disable(compiler)(*args, **kwargs))
+
+    return call
+
+
+def _disable(function: Callable[..., Any]) -> Any:
+    return torch._dynamo.disable(function, reason="it is compiled")
+
+
+def _debug_log() -> contextlib.AbstractContextManager[Any]:
+    if os.environ.get("TORCH_COMPILE_DEBUG") != "1":
+        return contextlib.nullcontext()
+    from torch._inductor.debug import enable_aot_logging
+
+    return enable_aot_logging()
 
 
 def _compile(
     gm: fx.GraphModule, example_inputs: Sequence[Any], *, kind: str, options: Options
 ) -> Any:
     del example_inputs  # the arguments of the first call say more
-    torch._dynamo.utils.counters["torch_tpu"][f"graphs_{kind}"] += 1
+    counters["torch_tpu"][f"graphs_{kind}"] += 1
     if has_collectives(gm):
         return SplitGraph(gm, kind, options).function()
     return CompiledGraph(gm, kind, options, _visible(kind)).function()

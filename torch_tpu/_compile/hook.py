@@ -26,7 +26,7 @@ def install() -> None:
 
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
         make(self, *args, **kwargs)
-        skip_own_functions()
+        prepare_dynamo()
 
     call._torch_tpu = True  # type: ignore[attr-defined]
     wrapper.__init__ = init  # type: ignore[method-assign]
@@ -34,13 +34,16 @@ def install() -> None:
 
 
 @functools.cache
-def skip_own_functions() -> None:
-    """Functions of torch.tpu ask the client or a generator, which no graph can hold: like those of
-    torch.cuda they run as they are. Dynamo must know before it traces the first frame."""
+def prepare_dynamo() -> None:
+    """What Dynamo must know before it traces the first frame. Functions of torch.tpu ask the client
+    or a generator, which no graph can hold: like those of torch.cuda they run as they are."""
     from torch._dynamo import trace_rules
+
+    from torch_tpu._compile import cold_start
 
     trace_rules.add("torch_tpu.tpu")
     trace_rules.add("torch_tpu.spmd")  # its functions make programs by themselves
+    cold_start.install()
 
 
 def _on_device(model: Any, inputs: Sequence[Any]) -> bool:

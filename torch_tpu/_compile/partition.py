@@ -13,8 +13,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx
+from torch._functorch import config
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 
+from torch_tpu._compile.duplicates import merge_duplicates
 from torch_tpu._dlpack import in_host_memory
 
 aten = torch.ops.aten
