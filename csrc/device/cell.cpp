@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include <ATen/EmptyTensor.h>
+#include <c10/core/AutogradState.h>
 
 #include "csrc/device/allocator.h"
 #include "csrc/device/current.h"
@@ -52,9 +53,21 @@ trace::ValuePtr resize_value(const trace::ValuePtr& value, size_t nbytes) {
   return upload(host, value->device());
 }
 
+// Once per thread, at its first tensor; a user who sets it later has the last word. Autograd hands
+// the backward of every device but the CPU to a thread of its own and waits for it, so that several
+// devices are kept busy. Ours are busy by themselves, and the two wake-ups would only delay the
+// launch.
+void keep_backward_on_this_thread() {
+  thread_local bool done = false;
+  if (done) return;
+  done = true;
+  c10::AutogradState::get_tls_state().set_multithreading_enabled(false);
+}
+
 }  // namespace
 
 c10::DataPtr make_cell_ptr(int device, size_t nbytes, trace::ValuePtr value) {
+  keep_backward_on_this_thread();
   auto* cell = new Cell(device);
   if (value) cell->store(std::move(value));
   return c10::DataPtr(take_address(nbytes), cell, &delete_cell, make_device(device));

@@ -14,7 +14,7 @@ from torch import Tensor, fx, nn
 from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.utils import counters
 
-from torch_tpu._compile import decompositions
+from torch_tpu._compile import partition
 from torch_tpu._compile.duplicates import merge_duplicates
 
 
@@ -129,14 +129,14 @@ def test_local_map_is_still_found() -> None:
 def joint_graph(model: nn.Module, x: Tensor) -> fx.GraphModule:
     found: list[fx.GraphModule] = []
 
-    def partition(joint: fx.GraphModule, inputs: object, **kwargs: object) -> object:
+    def kept(joint: fx.GraphModule, inputs: object, **kwargs: object) -> object:
         found.append(copy.deepcopy(joint))
-        return decompositions.partition(joint, inputs, **kwargs)
+        return partition.partition(joint, inputs, **kwargs)
 
     def keep(gm: fx.GraphModule, inputs: object) -> object:
         return make_boxed_func(gm.forward)
 
-    backend = aot_autograd(fw_compiler=keep, partition_fn=partition)
+    backend = aot_autograd(fw_compiler=keep, partition_fn=kept)
     torch.compile(model, backend=backend)(x).sum().backward()
     return found[0]
 

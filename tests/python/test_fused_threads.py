@@ -9,6 +9,7 @@ import textwrap
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 import torch
@@ -285,3 +286,27 @@ def test_the_same_programs_in_every_process() -> None:
     lists = fingerprints_of_processes(6, at_once=3)
     assert len(lists[0]) > 3
     assert lists == [lists[0]] * 6
+
+
+def test_backward_runs_on_the_thread_that_calls_it() -> None:
+    """Unless the user asks for autograd's own."""
+    x = torch.ones(3, device="tpu", requires_grad=True)
+    seen: list[int] = []
+    y = x * 2
+    y.register_hook(lambda grad: seen.append(threading.get_ident()))
+    y.sum().backward(retain_graph=True)
+    assert seen == [threading.get_ident()]
+    with torch.autograd.set_multithreading_enabled(True):
+        y.sum().backward()
+    assert seen[1] != seen[0]
+    assert x.grad is not None
+    assert x.grad.tolist() == [4.0, 4.0, 4.0]
+
+
+def test_a_process_without_our_tensors_keeps_its_threads(run_python: Any) -> None:
+    out = run_python("""
+        import torch, torch_tpu
+        torch.ones(3, requires_grad=True).sum().backward()
+        print(torch._C._is_multithreading_enabled())
+    """)
+    assert out.split() == ["True"]

@@ -211,11 +211,20 @@ def _pack(saved: _Saved) -> None:
                 saved.replace(node.name, whole)
 
 
-def partition(joint: fx.GraphModule, inputs: Any, **kwargs: Any) -> Any:
-    """The two graphs; see torch._functorch.partitioners for the arguments."""
+def split(joint: fx.GraphModule, inputs: Any, **kwargs: Any) -> tuple[fx.GraphModule, ...]:
+    """Forward and backward, by the min-cut partitioner."""
     _drop_detach(joint.graph)
     _forget_random_states(joint.graph)
-    forward, backward = min_cut_rematerialization_partition(joint, inputs, compiler="tpu", **kwargs)
+    if config.cse:
+        joint.graph.eliminate_dead_code()
+        merge_duplicates(joint.graph)
+    with config.patch(cse=False):  # its own pass over nodes that compute the same
+        return min_cut_rematerialization_partition(joint, inputs, compiler="tpu", **kwargs)
+
+
+def partition(joint: fx.GraphModule, inputs: Any, **kwargs: Any) -> tuple[fx.GraphModule, ...]:
+    """The two graphs; see torch._functorch.partitioners for the arguments."""
+    forward, backward = split(joint, inputs, **kwargs)
     saved = _Saved(forward, backward, kwargs["num_fwd_outputs"])
     _save_once(saved)
     _pack(saved)

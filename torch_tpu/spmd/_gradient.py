@@ -41,7 +41,7 @@ class Differentiable:
         function: Callable[[Sequence[torch.Tensor]], list[torch.Tensor]],
         results: Callable[[int], Sequence[How]],
     ) -> None:
-        from torch_tpu._compile import decompositions
+        from torch_tpu._compile import partition
 
         self._mesh = mesh
         self._name = name
@@ -50,7 +50,7 @@ class Differentiable:
         count = len(self._flags)
         self._results = [mesh.placements(how) for how in results(count)]
         count_copies_once(mesh, joint, [part.how for part in inputs], self._results, self._flags)
-        self._fw, self._bw = decompositions.partition(joint, None, num_fwd_outputs=count)
+        self._fw, self._bw = partition.split(joint, None, num_fwd_outputs=count)
         output: Any = next(iter(self._fw.graph.find_nodes(op="output")))
         self._outs: list[fx.Node] = list(output.args[0][:count])
         self._saved = [_saved(node, self._outs) for node in output.args[0][count:]]
