@@ -7,6 +7,7 @@
 
 #include "csrc/base/env.h"
 #include "csrc/base/journal.h"
+#include "csrc/base/signals.h"
 
 namespace torch_tpu::cache {
 
@@ -21,6 +22,7 @@ bool CompilePool::submit(std::function<void()> task) {
   if (stopped_ || queue_.size() >= max_queue_) return false;
   queue_.push_back(std::move(task));
   if (threads_.size() < max_threads_ && queue_.size() + running_ > threads_.size()) {
+    const base::WithoutSignals for_it;
     threads_.emplace_back([this] { work(); });
   }
   wake_.notify_one();

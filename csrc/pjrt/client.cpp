@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "csrc/base/env.h"
+#include "csrc/base/signals.h"
 #include "csrc/pjrt/code_room.h"
 #include "csrc/pjrt/plugin_prepare.h"
 
@@ -89,6 +90,7 @@ std::shared_ptr<Client> Client::create(std::shared_ptr<Plugin> plugin, const Nam
   args.num_options = values.size();
   if (store) set_key_value_callbacks(args, *store);
   const ThreadsForCollectives threads(options);
+  const base::WithoutSignals its_threads;
   try {
     TORCH_TPU_PJRT_CALL(plugin->api(), PJRT_Client_Create, args);
   } catch (const Error&) {
