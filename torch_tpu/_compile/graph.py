@@ -4,6 +4,7 @@ layout or another number among them."""
 
 from __future__ import annotations
 
+import functools
 import itertools
 import logging
 import warnings
@@ -183,11 +184,18 @@ class CompiledGraph:
 
     def _device(self, inputs: list[Any]) -> int:
         """Whose the inputs are; without any, the one where the graph makes its tensors."""
-        traced = (node.meta.get("val") for node in self._gm.graph.nodes)
-        for tensor in itertools.chain(tensors_of(inputs), *map(tensors_of, traced)):
-            if tensor.device.type == DEVICE and tensor.device.index is not None:
+        for tensor in tensors_of(inputs):
+            if tensor.device.type == DEVICE:
                 return tensor.device.index
-        return _C._current_device()
+        return _C._current_device() if self._traced_device is None else self._traced_device
+
+    @functools.cached_property
+    def _traced_device(self) -> int | None:
+        for node in self._gm.graph.nodes:
+            for tensor in tensors_of(node.meta.get("val")):
+                if tensor.device.type == DEVICE and tensor.device.index is not None:
+                    return int(tensor.device.index)
+        return None
 
     def _add_variant(self, inputs: list[Any]) -> bool:
         """Records and compiles a program for such arguments; False when that cannot be."""
