@@ -83,5 +83,5 @@ def _storages(node: Any) -> Iterator[StorageWeakRef]:
 
 def _storages_of_outputs(graph: fx.Graph) -> set[StorageWeakRef]:
     """Two results that are equal are still two tensors, and so is what they are views of."""
-    output = next(reversed(graph.nodes))
+    output = graph.output_node()
     return {storage for node in output.all_input_nodes for storage in _storages(node)}
