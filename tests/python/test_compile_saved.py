@@ -75,7 +75,8 @@ def test_attention_saves_its_result_once_and_no_random_state() -> None:
     model = Mixing().to("tpu")
     x = torch.randn(2, 6, 16, device="tpu")
     run = compiled(model)
-    saved = [t for t in run(x).grad_fn.saved_tensors if t is not None]
+    loss = run(x)
+    saved = [t for t in loss.grad_fn.saved_tensors if t is not None]
     assert not [t for t in saved if t.dtype == torch.int64]
     # Of the model's width the input and the result; of attention q, k, v and its own result.
     assert sum(t.shape == (2, 6, 16) for t in saved) == 2
@@ -108,7 +109,8 @@ def test_small_tensors_are_saved_as_one(small: int, monkeypatch: pytest.MonkeyPa
     x = torch.randn(32, 64, device="tpu")
     run = compiled(lambda x: model(x).square().mean())
     inner = [p.shape for p in model.parameters()]
-    saved = [t for t in run(x).grad_fn.saved_tensors if t is not None and t.shape not in inner]
+    loss = run(x)
+    saved = [t for t in loss.grad_fn.saved_tensors if t is not None and t.shape not in inner]
     stats = [t for t in saved if t.shape == (32, 1)]
     assert not stats
     # Means and deviations of 4 norms; with the larger bound, results of 8 KB travel with them.

@@ -213,7 +213,7 @@ def test_dlpack_refuses():
 
 
 def test_dlpack_where_memory_is_out_of_reach(monkeypatch):
-    monkeypatch.setattr("torch_tpu._dlpack._in_host_memory", lambda: False)
+    monkeypatch.setattr("torch_tpu._dlpack.in_host_memory", lambda: False)
     x = on_tpu()
     assert x.__dlpack_device__() == (torch.utils.dlpack.DLDeviceType.kDLExtDev, 0)
     with pytest.raises(BufferError, match=r"tensor\.cpu\(\)"):
@@ -305,7 +305,8 @@ def test_sending_to_another_process_is_refused(value):
 def test_share_memory_changes_nothing():
     x = on_tpu()
     assert x.share_memory_() is x
-    assert x.is_shared()
+    if torch.__version__ >= "2.13":  # before, only tensors of CUDA say so
+        assert x.is_shared()
 
 
 # nn.Module

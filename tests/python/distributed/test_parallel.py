@@ -24,6 +24,12 @@ from torch.distributed.tensor import (
 )
 from torch.nn.parallel import DistributedDataParallel
 
+# Under other names before torch 2.13.
+all_gather_single = getattr(funcol, "all_gather_single", None) or funcol.all_gather_tensor
+reduce_scatter_single = (
+    getattr(funcol, "reduce_scatter_single", None) or funcol.reduce_scatter_tensor
+)
+
 
 def numbers(*shape: int, seed: int = 0) -> torch.Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
@@ -278,8 +284,8 @@ def check_compile_whole() -> None:
 
     def step(x: torch.Tensor) -> torch.Tensor:
         total = funcol.all_reduce(x.sin(), "avg", group)
-        every = funcol.all_gather_single(total + x, 0, group)
-        own = funcol.reduce_scatter_single(every * 2, "sum", 0, group)
+        every = all_gather_single(total + x, 0, group)
+        own = reduce_scatter_single(every * 2, "sum", 0, group)
         turned = funcol.all_to_all_single(own.exp(), None, None, group)
         return turned.cumsum(0) + x
 

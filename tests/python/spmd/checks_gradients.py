@@ -15,6 +15,12 @@ from torch import nn
 from torch_tpu import spmd
 from torch_tpu.spmd import Shard, ShardedTensor
 
+# Under other names before torch 2.13.
+all_gather_single = getattr(funcol, "all_gather_single", None) or funcol.all_gather_tensor
+reduce_scatter_single = (
+    getattr(funcol, "reduce_scatter_single", None) or funcol.reduce_scatter_tensor
+)
+
 Parts = list[torch.Tensor]
 TP = ((0, 1, 2, 3), (4, 5, 6, 7))
 ROWS: Any = {"dp": Shard(0)}
@@ -152,12 +158,12 @@ def check_gradients_of_collectives() -> None:
         ),
         (
             "all_gather",
-            lambda x, g: funcol.all_gather_single(x, 0, g),
+            lambda x, g: all_gather_single(x, 0, g),
             lambda ps, a: _everyone(ps, a, torch.cat),
         ),
         (
             "reduce_scatter",
-            lambda x, g: funcol.reduce_scatter_single(x, "sum", 0, g),
+            lambda x, g: reduce_scatter_single(x, "sum", 0, g),
             lambda ps, a: [sum(p[1:], p[0]) for p in _pieces(ps, a)],
         ),
         (

@@ -18,6 +18,12 @@ from torch_tpu.spmd import Shard
 sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "examples"))
 from gpt import GPT, Config
 
+# Under other names before torch 2.13.
+all_gather_single = getattr(funcol, "all_gather_single", None) or funcol.all_gather_tensor
+reduce_scatter_single = (
+    getattr(funcol, "reduce_scatter_single", None) or funcol.reduce_scatter_tensor
+)
+
 PLAN: dict[str, Any] = {
     "blocks.*.qkv.*": {"tp": Shard(0)},
     "blocks.*.up.*": {"tp": Shard(0)},
@@ -213,8 +219,8 @@ def check_functional_collectives() -> None:
     assert layer.text().count("stablehlo.all_reduce") == 1
 
     def exchange(x: torch.Tensor) -> list[torch.Tensor]:
-        every = funcol.all_gather_single(x, 1, tp)
-        own = funcol.reduce_scatter_single(every * 2, "sum", 0, tp)
+        every = all_gather_single(x, 1, tp)
+        own = reduce_scatter_single(every * 2, "sum", 0, tp)
         turned = funcol.all_to_all_single(x, None, None, tp)
         largest = funcol.all_reduce(x.amax(), "max", both)
         mean = funcol.all_reduce(x, "avg", tp)

@@ -18,6 +18,12 @@ from torch_tpu import _C, spmd
 from torch_tpu.spmd import Shard, _hlo
 from torch_tpu.spmd._torus import torus_order
 
+# Under other names before torch 2.13.
+all_gather_single = getattr(funcol, "all_gather_single", None) or funcol.all_gather_tensor
+reduce_scatter_single = (
+    getattr(funcol, "reduce_scatter_single", None) or funcol.reduce_scatter_tensor
+)
+
 
 def step_text(shape: list[int]) -> str:
     """A training step of a small GPT over such a mesh of XLA:CPU devices."""
@@ -47,8 +53,8 @@ def layer_texts(shape: list[int]) -> list[str]:
     table = [[8 * (1 + (i + j) % 2) for j in range(size)] for i in range(size)]
 
     def part(x: torch.Tensor, up: torch.Tensor, down: torch.Tensor) -> torch.Tensor:
-        made = torch.relu(funcol.all_gather_single(x, 0, tp) @ up) @ down
-        x = x + funcol.reduce_scatter_single(made, "sum", 0, tp)
+        made = torch.relu(all_gather_single(x, 0, tp) @ up) @ down
+        x = x + reduce_scatter_single(made, "sum", 0, tp)
         x = spmd.permute(x, [*range(1, size), 0], tp)
         x = funcol.broadcast(funcol.all_to_all_single(x, None, None, tp), 1, tp)
         rows = max(map(sum, table))
