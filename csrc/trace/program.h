@@ -73,7 +73,7 @@ struct Program final : public c10::intrusive_ptr_target {
   uint32_t uid = next_uid();  // unique in this process
   bool fusible = false;
   mutable std::atomic<bool> met{false};  // in a piece, by this process; see launch.cpp
-  uint64_t flavor = 0;  // of op, ranks and dtypes, not sizes: see planner.h
+  uint64_t flavor = 0;                   // of op, ranks and dtypes, not sizes: see planner.h
   int64_t output_bytes = 0;
 
   // Compiled, or loaded from its code, at the first run; both are dropped then. Thread-safe.
