@@ -11,6 +11,7 @@
 #include <ATen/ops/argmax_meta_dispatch.h>
 #include <ATen/ops/baddbmm_meta_dispatch.h>
 #include <ATen/ops/bmm_meta_dispatch.h>
+#include <ATen/ops/clamp_meta_dispatch.h>
 #include <ATen/ops/cos_meta_dispatch.h>
 #include <ATen/ops/div_meta_dispatch.h>
 #include <ATen/ops/empty.h>
@@ -57,6 +58,8 @@ const c10::KernelFunction* find_kernel(const std::string& name) {
     add("bmm", static_cast<Binary*>(&at::meta::bmm));
     add("addmm", &at::meta::addmm);
     add("baddbmm", &at::meta::baddbmm);
+    add("clamp", static_cast<Tensor (*)(const Tensor&, const std::optional<at::Scalar>&,
+                                        const std::optional<at::Scalar>&)>(&at::meta::clamp));
     add("cos", static_cast<Unary*>(&at::meta::cos));
     add("exp", static_cast<Unary*>(&at::meta::exp));
     add("neg", static_cast<Unary*>(&at::meta::neg));
@@ -141,6 +144,13 @@ bool masked_fill(c10::Stack& stack) {
   return true;
 }
 
+bool relu(c10::Stack& stack) {
+  const Tensor& self = stack[0].toTensor();
+  if (!is_float(self)) return false;
+  stack = {at::empty(self.sizes(), self.options())};
+  return true;
+}
+
 }  // namespace
 
 bool run_plain_meta(const Op& op, c10::Stack& stack) {
@@ -152,6 +162,7 @@ bool run_plain_meta(const Op& op, c10::Stack& stack) {
   if (op.name == "aten::linear") return linear(stack);
   if (op.name == "aten::native_layer_norm") return layer_norm(stack);
   if (op.name == "aten::masked_fill.Scalar") return masked_fill(stack);
+  if (op.name == "aten::relu") return relu(stack);
   return false;
 }
 

@@ -175,7 +175,7 @@ def _packs(saved: _Saved) -> Iterator[list[fx.Node]]:
     small = _small()
     for node in saved.nodes().values():
         val = node.meta.get("val")
-        if node.op == "placeholder" or not isinstance(val, Tensor):
+        if node.op == "placeholder" or not isinstance(val, Tensor) or val.device.type != "tpu":
             continue
         if not all(isinstance(size, int) for size in val.shape) or not val.is_contiguous():
             continue
