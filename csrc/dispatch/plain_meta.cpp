@@ -11,15 +11,27 @@
 #include <ATen/ops/argmax_meta_dispatch.h>
 #include <ATen/ops/baddbmm_meta_dispatch.h>
 #include <ATen/ops/bmm_meta_dispatch.h>
+#include <ATen/ops/cat_meta_dispatch.h>
 #include <ATen/ops/clamp_meta_dispatch.h>
 #include <ATen/ops/cos_meta_dispatch.h>
+#include <ATen/ops/cumsum_meta_dispatch.h>
 #include <ATen/ops/div_meta_dispatch.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/eq_meta_dispatch.h>
 #include <ATen/ops/exp_meta_dispatch.h>
+#include <ATen/ops/ge_meta_dispatch.h>
 #include <ATen/ops/gelu_meta_dispatch.h>
+#include <ATen/ops/gt_meta_dispatch.h>
+#include <ATen/ops/le_meta_dispatch.h>
+#include <ATen/ops/log_meta_dispatch.h>
+#include <ATen/ops/lt_meta_dispatch.h>
+#include <ATen/ops/maximum_meta_dispatch.h>
 #include <ATen/ops/mean_meta_dispatch.h>
+#include <ATen/ops/minimum_meta_dispatch.h>
 #include <ATen/ops/mm_meta_dispatch.h>
+#include <ATen/ops/mse_loss_meta_dispatch.h>
 #include <ATen/ops/mul_meta_dispatch.h>
+#include <ATen/ops/ne_meta_dispatch.h>
 #include <ATen/ops/neg_meta_dispatch.h>
 #include <ATen/ops/pow_meta_dispatch.h>
 #include <ATen/ops/rsqrt_meta_dispatch.h>
@@ -30,6 +42,9 @@
 #include <ATen/ops/sub_meta_dispatch.h>
 #include <ATen/ops/sum_meta_dispatch.h>
 #include <ATen/ops/tanh_meta_dispatch.h>
+#include <ATen/ops/threshold_backward_meta_dispatch.h>
+#include <ATen/ops/tril_meta_dispatch.h>
+#include <ATen/ops/triu_meta_dispatch.h>
 
 namespace torch_tpu::dispatch {
 namespace {
@@ -73,6 +88,27 @@ const c10::KernelFunction* find_kernel(const std::string& name) {
     add("_softmax", &at::meta::_softmax);
     add("_log_softmax", &at::meta::_log_softmax);
     add("argmax", &at::meta::argmax);
+    using Compared = Tensor(const Tensor&, const at::Scalar&);
+    const auto add_comparison = [&](const std::string& op, Binary* tensors, Compared* scalar) {
+      add((op + ".Tensor").c_str(), tensors);
+      add((op + ".Scalar").c_str(), scalar);
+    };
+    add_comparison("eq", &at::meta::eq, &at::meta::eq);
+    add_comparison("ne", &at::meta::ne, &at::meta::ne);
+    add_comparison("lt", &at::meta::lt, &at::meta::lt);
+    add_comparison("le", &at::meta::le, &at::meta::le);
+    add_comparison("gt", &at::meta::gt, &at::meta::gt);
+    add_comparison("ge", &at::meta::ge, &at::meta::ge);
+    add("maximum", static_cast<Binary*>(&at::meta::maximum));
+    add("minimum", static_cast<Binary*>(&at::meta::minimum));
+    add("log", static_cast<Unary*>(&at::meta::log));
+    add("cat", &at::meta::cat);
+    add("cumsum", static_cast<Tensor (*)(const Tensor&, int64_t, std::optional<at::ScalarType>)>(
+                      &at::meta::cumsum));
+    add("tril", static_cast<Tensor (*)(const Tensor&, int64_t)>(&at::meta::tril));
+    add("triu", static_cast<Tensor (*)(const Tensor&, int64_t)>(&at::meta::triu));
+    add("mse_loss", &at::meta::mse_loss);
+    add("threshold_backward", &at::meta::threshold_backward);
     add("sum.dim_IntList", &at::meta::sum);
     add("mean.dim", &at::meta::mean);
     return out;
@@ -144,9 +180,22 @@ bool masked_fill(c10::Stack& stack) {
   return true;
 }
 
-bool relu(c10::Stack& stack) {
+// relu and abs
+bool like_self(c10::Stack& stack) {
   const Tensor& self = stack[0].toTensor();
   if (!is_float(self)) return false;
+  stack = {at::empty(self.sizes(), self.options())};
+  return true;
+}
+
+bool where(c10::Stack& stack) {
+  const Tensor& condition = stack[0].toTensor();
+  const Tensor& self = stack[1].toTensor();
+  const Tensor& other = stack[2].toTensor();
+  if (!condition.is_meta() || condition.scalar_type() != at::kBool) return false;
+  // Broadcast operands have other strides, or an error.
+  if (!condition.is_contiguous() || !is_float(self) || !is_float(other)) return false;
+  if (self.sizes() != condition.sizes() || other.sizes() != condition.sizes()) return false;
   stack = {at::empty(self.sizes(), self.options())};
   return true;
 }
@@ -162,7 +211,8 @@ bool run_plain_meta(const Op& op, c10::Stack& stack) {
   if (op.name == "aten::linear") return linear(stack);
   if (op.name == "aten::native_layer_norm") return layer_norm(stack);
   if (op.name == "aten::masked_fill.Scalar") return masked_fill(stack);
-  if (op.name == "aten::relu") return relu(stack);
+  if (op.name == "aten::relu" || op.name == "aten::abs") return like_self(stack);
+  if (op.name == "aten::where.self") return where(stack);
   return false;
 }
 

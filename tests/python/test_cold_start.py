@@ -101,6 +101,27 @@ def plain_calls() -> Iterator[tuple[Callable[..., Any], tuple[Tensor, ...]]]:
     for f in (torch.cos, torch.exp, torch.neg, torch.sigmoid, torch.tanh, F.gelu, F.silu):
         yield f, (turned,)
         yield f, (halves[:, ::2],)
+    for f in (torch.relu, torch.abs, torch.log, torch.tril, lambda x: x.clamp(-0.5, 1)):
+        yield f, (turned.abs(),)
+        yield f, (halves[:, ::2].abs(),)
+        yield f, (turned.contiguous().abs(),)
+    for f in (torch.eq, torch.ne, torch.lt, torch.le, torch.gt, torch.ge):
+        yield f, (turned, short)
+        yield f, (halves, scalar)
+    for f in (torch.maximum, torch.minimum):
+        yield f, (turned, short)
+        yield f, (halves, torch.arange(4))
+    yield lambda x: x.clamp(min=2), (torch.arange(6),)
+    yield lambda x: x.triu(1), (turned,)
+    yield lambda x: x.cumsum(1), (turned,)
+    yield lambda x: x.cumsum(0, dtype=torch.float64), (halves,)
+    yield lambda x, y: torch.cat([x, y], -1), (turned, turned.contiguous())
+    yield lambda x, y: torch.cat([x, y.double(), x], 0), (turned, turned)
+    yield F.mse_loss, (turned, turned.contiguous())
+    yield lambda x: F.mse_loss(x, x * 2, reduction="none"), (halves,)
+    for x in (turned, turned.contiguous(), halves):
+        yield lambda x: torch.where(x > 0, x, -x), (x,)
+        yield lambda x: torch.where(x[:1] > 0, x, 3.0), (x,)
     yield torch.sqrt, (torch.arange(6).view(2, 3),)
     yield torch.rsqrt, (torch.rand(2, 3).t() + 1,)
     yield lambda x: x**3, (turned,)
@@ -142,6 +163,13 @@ def test_shapes_are_those_of_the_cpu(mode: str) -> None:
     ("f", "shapes"),
     [
         (torch.add, [(2, 3), (4,)]),
+        (torch.maximum, [(2, 3), (4,)]),
+        (torch.lt, [(2, 3), (4,)]),
+        (lambda x, y: torch.cat([x, y]), [(2, 3), (2, 4)]),
+        (lambda x, y: torch.where(x > 0, x, y), [(2, 3), (2, 4)]),
+        (lambda x: x.cumsum(4), [(2, 3)]),
+        (lambda x: x.tril(), [(3,)]),
+        (lambda x: x.clamp(), [(3,)]),
         (torch.bmm, [(2, 3, 4), (2, 3, 4)]),
         (torch.mm, [(2, 3), (2, 3)]),
         (F.linear, [(2, 3), (2, 4)]),
