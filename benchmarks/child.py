@@ -42,6 +42,7 @@ class Worker:
                 **who.env,
                 "XDG_CACHE_HOME": str(cache),
                 "TORCH_TPU_CACHE_DIR": str(cache / "torch_tpu"),
+                "TORCHINDUCTOR_CACHE_DIR": str(cache / "inductor"),
             },
             cwd=self._folder,  # not the repository: the peer's package has our import name
         )
