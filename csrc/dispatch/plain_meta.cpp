@@ -56,9 +56,8 @@ const c10::KernelFunction* find_kernel(const std::string& name) {
   using Kernels = std::unordered_map<std::string, c10::KernelFunction>;
   static const auto* all = [] {
     auto* out = new Kernels();
-    const auto add = [&](const char* op, auto* kernel) {
-      out->emplace(std::string("aten::") + op,
-                   c10::KernelFunction::makeFromUnboxedRuntimeFunction(kernel));
+    const auto add = [&](const std::string& op, auto* kernel) {
+      out->emplace("aten::" + op, c10::KernelFunction::makeFromUnboxedRuntimeFunction(kernel));
     };
     using Unary = Tensor(const Tensor&);
     using Binary = Tensor(const Tensor&, const Tensor&);
@@ -90,8 +89,8 @@ const c10::KernelFunction* find_kernel(const std::string& name) {
     add("argmax", &at::meta::argmax);
     using Compared = Tensor(const Tensor&, const at::Scalar&);
     const auto add_comparison = [&](const std::string& op, Binary* tensors, Compared* scalar) {
-      add((op + ".Tensor").c_str(), tensors);
-      add((op + ".Scalar").c_str(), scalar);
+      add(op + ".Tensor", tensors);
+      add(op + ".Scalar", scalar);
     };
     add_comparison("eq", &at::meta::eq, &at::meta::eq);
     add_comparison("ne", &at::meta::ne, &at::meta::ne);

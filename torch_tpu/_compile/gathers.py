@@ -10,16 +10,8 @@ from torch import Tensor, fx
 
 aten = torch.ops.aten
 
-_POINTWISE = frozenset(
-    {
-        aten._to_copy.default,
-        aten.add.Tensor,
-        aten.sub.Tensor,
-        aten.mul.Tensor,
-        aten.div.Tensor,
-        aten.neg.default,
-    }
-)
+_ONE = frozenset({aten._to_copy.default, aten.neg.default})
+_TWO = frozenset({aten.add.Tensor, aten.sub.Tensor, aten.mul.Tensor, aten.div.Tensor})
 
 
 def _shape(value: Any) -> tuple[Any, ...] | None:
@@ -33,16 +25,13 @@ def _operands(node: fx.Node) -> list[Any]:
     return list(node.args[:2]) if node.target in _TWO else [node.args[0]]
 
 
-_TWO = _POINTWISE - {aten._to_copy.default, aten.neg.default}
-
-
 def _row_of(shape: tuple[Any, ...], dim: int) -> tuple[Any, ...]:
     return (*shape[:dim], 1, *shape[dim + 1 :])
 
 
 def _pushes(source: Any, dim: int, index: fx.Node) -> bool:
     """Whether gather(source) is the same op over gathers of its operands."""
-    if not isinstance(source, fx.Node) or source.target not in _POINTWISE:
+    if not isinstance(source, fx.Node) or source.target not in _ONE | _TWO:
         return False
     if set(source.kwargs) - {"dtype", "alpha"}:
         return False

@@ -21,7 +21,6 @@ from torch_tpu._dlpack import in_host_memory
 
 aten = torch.ops.aten
 
-_ATTENTION = aten._scaled_dot_product_fused_attention_overrideable.default
 _ATTENTION_BACKWARD = aten._scaled_dot_product_fused_attention_overrideable_backward.default
 # The same elements in another order of dims.
 _RESHAPES = frozenset(
@@ -47,24 +46,22 @@ def _drop_detach(graph: fx.Graph) -> None:
             graph.erase_node(node)
 
 
-def _argument(node: fx.Node, name: str, default: Any) -> Any:
+def _place(node: fx.Node, name: str) -> int:
     assert isinstance(node.target, torch._ops.OpOverload)
-    place = [a.name for a in node.target._schema.arguments].index(name)
-    return node.args[place] if place < len(node.args) else node.kwargs.get(name, default)
+    return [a.name for a in node.target._schema.arguments].index(name)
 
 
 def _forget_random_states(graph: fx.Graph) -> None:
     """Attention without dropout draws nothing: its backward gets constants for the two words of
     the random state, which need not be kept."""
     for node in list(graph.nodes):
-        if node.target is not _ATTENTION_BACKWARD or _argument(node, "dropout_p", 0.0) != 0.0:
+        # All of these are positional and without defaults in its schema.
+        if node.target is not _ATTENTION_BACKWARD or node.args[_place(node, "dropout_p")] != 0.0:
             continue
-        names = [a.name for a in node.target._schema.arguments]
         for name in ("philox_seed", "philox_offset"):
-            place = names.index(name)
-            word = node.args[place] if place < len(node.args) else None
-            if not isinstance(word, fx.Node) or not isinstance(word.meta.get("val"), Tensor):
-                continue
+            place = _place(node, name)
+            word = node.args[place]
+            assert isinstance(word, fx.Node)
             val = word.meta["val"]
             with graph.inserting_before(node):
                 zero = graph.call_function(
@@ -96,6 +93,8 @@ class _Saved:
         self.forward, self.backward = forward.graph, backward.graph
         self._visible = visible
         self.placeholders = {n.name: n for n in self.backward.nodes if n.op == "placeholder"}
+        # Before it stands what is made of the placeholders, in the order it is made.
+        self.start = next(n for n in self.backward.nodes if n.op != "placeholder")
 
     def nodes(self) -> dict[str, fx.Node]:
         """Those that backward takes and the caller does not see."""
@@ -107,9 +106,6 @@ class _Saved:
             for n in output[self._visible :]
             if isinstance(n, fx.Node) and n.name in self.placeholders and n.name not in shown
         }
-
-    def after_placeholders(self) -> fx.Node:
-        return next(n for n in self.backward.nodes if n.op != "placeholder")
 
     def replace(self, name: str, value: fx.Node) -> None:
         """Backward uses `value` from now on, and forward no longer gives `name`."""
@@ -153,13 +149,9 @@ def _save_once(saved: _Saved) -> None:
         source = chain[0].all_input_nodes[0].name
         value = made.get(source) or saved.placeholders[source]
         for step in chain:
-            with saved.backward.inserting_before(saved.after_placeholders()):
-                copied = saved.backward.call_function(step.target, (value, *step.args[1:]))  # type: ignore[arg-type]
-            # After what it reads, should that have been made by this loop.
-            if value.op != "placeholder":
-                value.append(copied)
-            copied.meta["val"] = step.meta["val"]
-            value = copied
+            with saved.backward.inserting_before(saved.start):
+                value = saved.backward.call_function(step.target, (value, *step.args[1:]))  # type: ignore[arg-type]
+            value.meta["val"] = step.meta["val"]
         saved.replace(node.name, value)
         made[node.name] = value
 
@@ -200,7 +192,7 @@ def _pack(saved: _Saved) -> None:
         if nodes[0].meta.get("saved_tensor_with_no_vc_check", False):
             pack.meta["saved_tensor_with_no_vc_check"] = True
         placeholder = saved.add(pack, nodes[0].name)
-        with backward.inserting_before(saved.after_placeholders()):
+        with backward.inserting_before(saved.start):
             parts = backward.call_function(aten.split_with_sizes.default, (placeholder, sizes))
             parts.meta["val"] = list(pack.meta["val"].split_with_sizes(sizes))
             for i, (node, val) in enumerate(zip(nodes, vals, strict=True)):
