@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstring>
 #include <iterator>
 #include <mutex>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -27,42 +29,26 @@ using Kind = ops::ValueCheck::Kind;
 class Flags {
  public:
   Flags(trace::ValuePtr flags, size_t count) : flags_(std::move(flags)), values_(count) {
-    if (pjrt::Runtime::get().host_addressable()) return;
-    arrival_ = flags_->buffer().copy_to_host(values_.data(), count * sizeof(int64_t));
-    started_ = true;
-  }
-  Flags(Flags&&) noexcept = default;
-  Flags& operator=(Flags&& other) noexcept {  // a transfer keeps its memory
-    std::swap(flags_, other.flags_);
-    std::swap(values_, other.values_);
-    std::swap(arrival_, other.arrival_);
-    std::swap(started_, other.started_);
-    return *this;
-  }
-  ~Flags() {
-    if (!started_ || values_.empty()) return;  // read, or moved from
-    try {
-      arrival_.await();  // it writes to values_
-    } catch (...) {      // the program failed: its results say so
-    }
+    if (!pjrt::Runtime::get().host_addressable()) early_.emplace(flags_->buffer(), bytes());
   }
 
   const std::vector<int64_t>& read() {
-    if (started_) {
-      arrival_.await();
-      started_ = false;
+    if (early_) {
+      std::memcpy(values_.data(), early_->wait(), bytes());
     } else if (flags_) {
-      pjrt::read_dense(flags_->buffer(), values_.data(), values_.size() * sizeof(int64_t));
+      pjrt::read_dense(flags_->buffer(), values_.data(), bytes());
     }
+    early_.reset();
     flags_.reset();
     return values_;
   }
 
  private:
+  size_t bytes() const { return values_.size() * sizeof(int64_t); }
+
   trace::ValuePtr flags_;  // until they are read
   std::vector<int64_t> values_;
-  pjrt::Event arrival_;
-  bool started_ = false;
+  std::optional<pjrt::EarlyRead> early_;
 };
 
 struct Pending {

@@ -144,6 +144,13 @@ at::Tensor in_place(const trace::ValuePtr& value) {
   return at::from_blob(data, value->dims(), [value](void*) {}, options);
 }
 
+// Whether they were on their way; then they are in `dst` now.
+bool read_begun(const trace::DeviceValue& value, void* dst) {
+  if (value.early() == nullptr) return false;
+  std::memcpy(dst, value.early()->wait(), static_cast<size_t>(value.bytes()));
+  return true;
+}
+
 // The value's elements in host memory, laid out as its strides say. On XLA:CPU this is the device
 // memory itself when that is possible; the tensor then keeps the value alive.
 at::Tensor base_on_host(const trace::ValuePtr& value) {
@@ -158,6 +165,7 @@ at::Tensor base_on_host(const trace::ValuePtr& value) {
     return at::empty_strided(value->dims(), value->strides(), options).copy_(base);
   }
   at::Tensor host = at::empty_strided(value->dims(), value->strides(), options);
+  if (read_begun(*value, host.mutable_data_ptr())) return host;
   pjrt::HostLayout layout = pjrt::HostLayout::row_major();
   if (!value->contiguous()) {
     std::vector<int64_t> byte_strides;
@@ -210,7 +218,7 @@ bool download_bytes(const at::Tensor& tensor, void* dst) {
     return true;
   }
   if (tensor.storage_offset() != 0 || value->bytes() != static_cast<int64_t>(bytes)) return false;
-  pjrt::read_dense(value->buffer(), dst, bytes);
+  if (!read_begun(*value, dst)) pjrt::read_dense(value->buffer(), dst, bytes);
   return true;
 }
 

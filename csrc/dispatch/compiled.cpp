@@ -246,6 +246,7 @@ std::vector<at::Tensor> CompiledGraph::run(std::vector<at::Tensor> tensors, Valu
     const at::Tensor& base = result.from >= 0 ? fresh[static_cast<size_t>(result.from)]
                                               : tensors[static_cast<size_t>(-1 - result.from)];
     results.push_back(result.view ? result.view->over(base) : base);
+    if (result.early) device::cell_of(*base.unsafeGetTensorImpl())->load()->read_early();
     if (result.from >= 0 && i < bounds_.size() && bounds_[i]) {
       results.back() = cut(results.back(), *bounds_[i], numbers);
     }

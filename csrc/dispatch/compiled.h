@@ -76,6 +76,7 @@ class CompiledGraph final : public c10::intrusive_ptr_target {
   struct Result {
     int from;                  // a new tensor of the program's outputs, or -1 - input
     std::optional<View> view;  // where it shares the memory of `from`
+    bool early = false;        // a single element for the caller, probably to be read: a loss
   };
   // Whether the same of them share storages as when it was recorded.
   bool shares_alike(const std::vector<at::Tensor>& tensors) const;

@@ -13,6 +13,8 @@ namespace {
 
 using stablehlo::DType;
 
+constexpr int kMaxEarlyReads = 4;  // a few losses; more single elements are hardly all read
+
 bool on_device(const at::Tensor& tensor) {
   return tensor.defined() && tensor.device().type() == c10::DeviceType::PrivateUse1;
 }
@@ -148,6 +150,7 @@ std::string GraphRecording::end(trace::Program& program, Sharing sharing, size_t
   if (sharing == Sharing::kNone) bases.clear();
   const auto shared =
       sharing == Sharing::kAll ? overlapping() : std::unordered_set<const device::Cell*>();
+  int early_reads = 0;
   for (size_t i = 0; i < results_.size(); ++i) {
     const at::Tensor& result = results_[i];
     const c10::TensorImpl& impl = *result.unsafeGetTensorImpl();
@@ -179,7 +182,10 @@ std::string GraphRecording::end(trace::Program& program, Sharing sharing, size_t
       continue;
     }
     recorder_->add_result(result, /*may_repeat=*/true);
-    made_->results_.push_back({next++, std::nullopt});
+    const bool early =
+        i < visible && early_reads < kMaxEarlyReads && on_device(result) && result.dim() == 0;
+    if (early) ++early_reads;
+    made_->results_.push_back({next++, std::nullopt, early});
   }
   made_->ops_ = recorder_->ops();
   program.num_inputs = static_cast<int>(values_.size());

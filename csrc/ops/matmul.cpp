@@ -66,10 +66,15 @@ bool aligns(const Value& a, const Value& b, const DotDims& dims) {
          a.numel() * b.dim(1 - dims.rhs_contracting[0]) >= kLargeProduct;
 }
 
-Value dot(Call& c, const Value& a, const Value& b, const DotDims& dims) {
-  const bool rounds = target().rounds_half_products && c.out(0).dtype == a.dtype();
+// `wanted`: what the op gives in the end, after bias and scaling.
+Value dot_for(DType wanted, const Value& a, const Value& b, const DotDims& dims) {
+  const bool rounds = target().rounds_half_products && wanted == a.dtype();
   const DType result = rounds ? a.dtype() : opmath(a.dtype());
   return aligns(a, b, dims) ? aligned_dot(a, b, dims, result) : dot(a, b, dims, result);
+}
+
+Value dot(Call& c, const Value& a, const Value& b, const DotDims& dims) {
+  return dot_for(c.out(0).dtype, a, b, dims);
 }
 
 // The first factor of a product of matrices as it lies in memory: a transposed view has its rows
@@ -217,7 +222,8 @@ Values lower_linear(Call& c) {
   return {result};
 }
 
-// Undefined for what the mask leaves out. A weight vector [K] counts as [1, K].
+// Undefined for what the mask leaves out. A weight vector [K] counts as [1, K]. There is no Meta
+// kernel, so Call::out knows no dtypes.
 Values lower_linear_backward(Call& c) {
   const Value input = c.tensor("self");
   const Value weight = c.tensor("weight");
@@ -229,10 +235,10 @@ Values lower_linear_backward(Call& c) {
   Values grads(3);
   if (mask[0]) {
     const Value w = c.b.reshape(weight, {features, weight.dim(-1)});
-    grads[0] = cast(c.b.reshape(dot(c, grad, conj(w), kMatrices), input.dims()), t);
+    grads[0] = cast(c.b.reshape(dot_for(t, grad, conj(w), kMatrices), input.dims()), t);
   }
   if (mask[1]) {
-    const Value dw = dot(c, grad, conj(x), {{}, {}, {0}, {0}});
+    const Value dw = dot_for(t, grad, conj(x), {{}, {}, {0}, {0}});
     grads[1] = cast(c.b.reshape(dw, weight.dims()), t);
   }
   if (mask[2]) {

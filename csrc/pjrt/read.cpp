@@ -1,4 +1,4 @@
-// read_dense: see the header.
+// read_dense, EarlyRead: see the header.
 #include "csrc/pjrt/read.h"
 
 #include <cstring>
@@ -14,6 +14,17 @@ void read_dense(const Buffer& buffer, void* dst, size_t bytes) {
     return;
   }
   buffer.copy_to_host(dst, bytes, HostLayout::row_major()).await();
+}
+
+EarlyRead::EarlyRead(const Buffer& buffer, size_t bytes)
+    : bytes_(std::make_shared<std::vector<char>>(bytes)),
+      arrival_(buffer.copy_to_host(bytes_->data(), bytes, HostLayout::row_major())) {
+  arrival_.on_ready([kept = bytes_](const Error*) {});
+}
+
+const char* EarlyRead::wait() const {
+  arrival_.await();
+  return bytes_->data();
 }
 
 }  // namespace torch_tpu::pjrt

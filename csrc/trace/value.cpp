@@ -128,6 +128,11 @@ void DeviceValue::settle(PJRT_Buffer* buffer) {
   state_.store(State::kReady, std::memory_order_release);
 }
 
+void DeviceValue::read_early() {
+  if (pjrt::Runtime::get().host_addressable()) return;
+  early_ = std::make_unique<pjrt::EarlyRead>(buffer(), static_cast<size_t>(bytes_));
+}
+
 PJRT_Buffer* DeviceValue::take() {
   buffer();
   Ledger::of(device_).leave(this);

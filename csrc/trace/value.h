@@ -17,6 +17,7 @@
 #include <c10/util/intrusive_ptr.h>
 
 #include "csrc/pjrt/buffer.h"
+#include "csrc/pjrt/read.h"
 #include "csrc/stablehlo/type.h"
 #include "csrc/trace/promise.h"
 #include "csrc/trace/shape.h"
@@ -71,6 +72,11 @@ class DeviceValue final : public c10::intrusive_ptr_target {
   bool pending() const noexcept {
     return state_.load(std::memory_order_acquire) == State::kPending;
   }
+
+  // Begins to read a small value whose elements somebody will ask for. By who made it, before
+  // others have it; nothing where its memory is the host's.
+  void read_early();
+  const pjrt::EarlyRead* early() const noexcept { return early_.get(); }  // null: not begun
 
   // Gives the memory away: for the only holder of a value, who may then write it once nothing that
   // was launched reads it any more.
@@ -132,6 +138,7 @@ class DeviceValue final : public c10::intrusive_ptr_target {
   PromisePtr promise_;
   std::exception_ptr error_;
   c10::intrusive_ptr<DeviceValue> padded_;
+  std::unique_ptr<pjrt::EarlyRead> early_;
 };
 
 using ValuePtr = c10::intrusive_ptr<DeviceValue>;

@@ -78,33 +78,40 @@ def test_a_loop_falls_into_step() -> None:
     assert max(ran) >= 0.7 * 200 * 6, ran
 
 
-def test_generation_compiles_nothing_for_nothing() -> None:
+@pytest.mark.parametrize("lengths", [(5, 5, 5), (5, 9, 17)])
+def test_generation_compiles_nothing_for_nothing(lengths: tuple[int, ...]) -> None:
+    """A program that is compiled runs again: that of the cache's many lengths, and that of the
+    prompts, also when each has a length of its own."""
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     transformers = pytest.importorskip("transformers")
     torch.manual_seed(0)
+    width = 8 * len(set(lengths))  # sizes of its own: no programs of the other case
     config = transformers.GPT2Config(
-        vocab_size=40, n_positions=32, n_embd=8, n_layer=1, n_head=2, initializer_range=0.3
+        vocab_size=40, n_positions=96, n_embd=width, n_layer=2, n_head=2, initializer_range=0.3
     )
     config.update({"bos_token_id": None, "eos_token_id": None, "pad_token_id": 0})
     cpu = transformers.GPT2LMHeadModel(config).eval()
     tpu = transformers.GPT2LMHeadModel(config).eval()
     tpu.load_state_dict(cpu.state_dict())
     tpu.to("tpu")
-    prompts = [torch.randint(40, (1, 5)) for _ in range(3)]
+    prompts = [torch.randint(40, (1, length)) for length in lengths]
 
     def generate(model: torch.nn.Module, prompt: Tensor) -> list[int]:
         mask = torch.ones_like(prompt)
         out = model.generate(
-            prompt, attention_mask=mask, max_new_tokens=16, min_new_tokens=16, do_sample=False
+            prompt, attention_mask=mask, max_new_tokens=64, min_new_tokens=64, do_sample=False
         )
         return out[0].tolist()
 
-    before = {p["name"]: p["runs"] for p in torch_tpu.fused.programs()}
+    before = {p["name"] for p in torch_tpu.fused.programs()}
     for prompt in prompts:
         assert generate(tpu, prompt.to("tpu")) == generate(cpu, prompt)
         torch_tpu.fused.wait()
-    generate(tpu, prompts[0].to("tpu"))
     new = [p for p in torch_tpu.fused.programs() if p["name"] not in before]
+    compiled = {p.name for p in torch_tpu.explain().programs if p.origin == "compiled"}
     ready = [p for p in new if p["state"] == "ready"]
     assert ready
-    assert [p["name"] for p in ready if p["runs"] == 0] == []
+    # Not from disk; compiled when met again, so that one met with every prompt ran with the last.
+    few = [p for p in ready if p["runs"] < 2 and p["name"] in compiled]
+    wasted = [p for p in few if p["sights"] < 3 or p["runs"] == 0]
+    assert [(p["name"], len(p["ops"]), p["sights"], p["runs"]) for p in wasted] == []

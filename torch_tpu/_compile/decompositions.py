@@ -55,7 +55,8 @@ def _nll_loss_backward(
     """A comparison with each class: unlike PyTorch's, it reads nothing of `self` and scatters
     nothing, so it joins the ops around it."""
     dim = min(self.dim() - 1, 1)
-    classes = torch.arange(self.shape[dim], device=self.device)
+    # Compared once for each logit: in 32 bits, and one comparison also for what is ignored.
+    classes = torch.arange(self.shape[dim], dtype=torch.int32, device=self.device)
     if weight is not None and self.dim() == 2:
         weight = weight.unsqueeze(0)
     if self.dim() == 2:
@@ -65,10 +66,9 @@ def _nll_loss_backward(
         grad = grad / total_weight
     if reduction == _NONE and self.dim() == 2:
         grad = grad.unsqueeze(dim)
-    wanted = target.unsqueeze(dim)
-    picked = (classes == wanted) & (wanted != ignore_index)
+    wanted = torch.where(target == ignore_index, -1, target).to(torch.int32).unsqueeze(dim)
     slope = -grad if weight is None else -grad * weight
-    return torch.where(picked, slope, 0).to(self.dtype)
+    return torch.where(classes == wanted, slope, 0).to(self.dtype)
 
 
 def _of_fixed_sizes(function: Callable[..., Any]) -> Callable[..., Any]:

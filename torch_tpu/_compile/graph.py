@@ -19,6 +19,7 @@ from torch_tpu._compile.bounded import BoundedGraph
 from torch_tpu._compile.device_number import DeviceNumber
 from torch_tpu._compile.gathers import take_first
 from torch_tpu._compile.interpreter import Env, HostPart, NodeError, evaluate, run_module
+from torch_tpu._compile.one_hot import sum_one_hot
 from torch_tpu._compile.options import Options
 from torch_tpu._compile.plan import DEVICE, CannotPlanError, Plan, make_plan, tensors_of
 from torch_tpu._compile.random import mark_random
@@ -58,6 +59,7 @@ class CompiledGraph:
         try:
             vectorize(gm)
             take_first(gm)
+            sum_one_hot(gm)
             self._plan = make_plan(gm)
         except CannotPlanError as error:
             self._give_up(str(error))

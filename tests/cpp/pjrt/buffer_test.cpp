@@ -3,11 +3,13 @@
 
 #include <atomic>
 #include <cstdint>
+#include <cstring>
 #include <memory>
 #include <new>
 #include <numeric>
 #include <thread>
 
+#include "csrc/pjrt/read.h"
 #include "tests/cpp/pjrt/test_util.h"
 
 namespace torch_tpu::pjrt {
@@ -113,6 +115,22 @@ TEST(Buffer, ReorderInThreeDimensions) {
         EXPECT_EQ(got[i * 12 + k * 3 + j], values[i * 12 + j * 4 + k]);
     }
   }
+}
+
+TEST(Buffer, EarlyReads) {
+  const Buffer scalar = upload({7}, {});
+  const EarlyRead early(scalar, sizeof(float));
+  for (int again = 0; again < 2; ++again) {
+    float value = 0;
+    std::memcpy(&value, early.wait(), sizeof(value));
+    EXPECT_EQ(value, 7);
+  }
+  // Its memory outlives who began it, and the array may go as well.
+  for (int i = 0; i < 100; ++i) {
+    const Buffer large = upload(std::vector<float>(1 << 16, 1.0F), {1 << 16});
+    const EarlyRead dropped(large, large.host_size());
+  }
+  EXPECT_THROW(EarlyRead(scalar, 1), Error);  // too little room
 }
 
 TEST(Buffer, BadDownloadsAreRefused) {
