@@ -98,8 +98,11 @@ def test_sum_of_one_hot_rows_is_no_sum(graphs: list[str]) -> None:
 
     assert sums(lambda r, v: hot(r, v).sum(1, keepdim=True), rows, values) == 0
     assert sums(lambda r, v: hot(r, v).half().sum(-1, keepdim=True), rows, values) == 0
-    # Values of their own for each class, another dimension, another rest, classes in any order.
+    # Values of their own for each class, another dimension, another rest, fractions, sums that are
+    # wider, classes in any order.
     assert sums(lambda r, v: hot(r, v).sum(1, keepdim=True), rows, values.expand(5, 5) * 2) == 1
     assert sums(lambda r, v: hot(r, v).sum(0, keepdim=True), rows, values) == 1
     assert sums(lambda r, v: hot(r, v, 1.0).sum(1, keepdim=True), rows, values) == 1
+    assert sums(lambda r, v: hot(r, v).sum(1, keepdim=True), rows + 0.5, values) == 1
+    assert sums(lambda r, v: hot(r, v, 0).sum(1, keepdim=True), rows, rows.int()) == 1
     assert sums(lambda r, c: torch.where(c == r, 3.0, 0.0).sum(1, True), rows, classes) == 1

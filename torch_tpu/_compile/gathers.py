@@ -6,7 +6,9 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor, fx
+from torch import fx
+
+from torch_tpu._compile.rewrite import call, replace, row_of, shape_of
 
 aten = torch.ops.aten
 
@@ -15,18 +17,11 @@ _TWO = frozenset({aten.add.Tensor, aten.sub.Tensor, aten.mul.Tensor, aten.div.Te
 
 
 def _shape(value: Any) -> tuple[Any, ...] | None:
-    if not isinstance(value, fx.Node):
-        return ()  # a number
-    val = value.meta.get("val")
-    return tuple(val.shape) if isinstance(val, Tensor) else None
+    return shape_of(value) if isinstance(value, fx.Node) else ()  # a number
 
 
 def _operands(node: fx.Node) -> list[Any]:
     return list(node.args[:2]) if node.target in _TWO else [node.args[0]]
-
-
-def _row_of(shape: tuple[Any, ...], dim: int) -> tuple[Any, ...]:
-    return (*shape[:dim], 1, *shape[dim + 1 :])
 
 
 def _pushes(source: Any, dim: int, index: fx.Node) -> bool:
@@ -38,9 +33,9 @@ def _pushes(source: Any, dim: int, index: fx.Node) -> bool:
     whole, rows = _shape(source), _shape(index)
     if not whole or rows is None or len(rows) != len(whole):
         return False
-    if _row_of(rows, dim) != _row_of(whole, dim) or not all(isinstance(n, int) for n in whole):
+    if row_of(rows, dim) != row_of(whole, dim) or not all(isinstance(n, int) for n in whole):
         return False
-    return all(_shape(x) in (whole, _row_of(whole, dim), ()) for x in _operands(source))
+    return all(_shape(x) in (whole, row_of(whole, dim), ()) for x in _operands(source))
 
 
 def take_first(gm: fx.GraphModule) -> None:
@@ -63,16 +58,12 @@ def take_first(gm: fx.GraphModule) -> None:
             for i, operand in enumerate(_operands(source)):
                 if _shape(operand) != whole:
                     continue
-                taken = graph.call_function(aten.gather.default, (operand, dim, index))
-                taken.meta["val"] = node.meta["val"].new_empty(
-                    node.meta["val"].shape, dtype=operand.meta["val"].dtype
-                )
+                like, dtype = node.meta["val"], operand.meta["val"].dtype
+                taken = call(graph, like, aten.gather.default, operand, dim, index, dtype=dtype)
                 args[i] = taken
                 waiting.append(taken)
             done = graph.call_function(source.target, tuple(args), dict(source.kwargs))  # type: ignore[arg-type]
-        done.meta = dict(node.meta)
-        node.replace_all_uses_with(done)
-        graph.erase_node(node)
+        replace(node, done)
         changed = True
     if changed:
         graph.eliminate_dead_code()

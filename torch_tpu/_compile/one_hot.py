@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
+from torch_tpu._compile.rewrite import call, replace, row_of, shape_of
+
 aten = torch.ops.aten
 
 
@@ -26,11 +28,6 @@ class _OneHot:
     dtypes: list[torch.dtype]  # of the choice and of each cast
 
 
-def _shape(node: Any) -> tuple[Any, ...] | None:
-    val = node.meta.get("val") if isinstance(node, fx.Node) else None
-    return tuple(val.shape) if isinstance(val, Tensor) else None
-
-
 def _is_cast(node: fx.Node) -> bool:
     val = node.meta.get("val")
     return (
@@ -43,12 +40,18 @@ def _is_cast(node: fx.Node) -> bool:
 
 def _counts_classes(node: Any, dim: int) -> bool:
     """Whether its elements along `dim` are 0, 1, 2... and there is no other dimension."""
-    shape = _shape(node)
+    shape = shape_of(node)
     if shape is None or any(n != 1 for i, n in enumerate(shape) if i - len(shape) != dim):
         return False
     while node.target is aten.unsqueeze.default:
         node = node.args[0]
     return bool(node.target is aten.arange.default)
+
+
+def _is_whole(node: Any) -> bool:
+    """Not a fraction, which lies between two classes."""
+    dtype = node.meta["val"].dtype
+    return not (dtype.is_floating_point or dtype.is_complex)
 
 
 def _is_zero(node: Any) -> bool:
@@ -59,7 +62,7 @@ def _is_zero(node: Any) -> bool:
 
 def _match(node: Any, dim: int) -> _OneHot | None:
     """`dim` counts from the last."""
-    whole, chain = _shape(node), [node]
+    whole, chain = shape_of(node), [node]
     while isinstance(node, fx.Node) and _is_cast(node):
         node = node.args[0]
         chain.append(node)
@@ -68,11 +71,11 @@ def _match(node: Any, dim: int) -> _OneHot | None:
     picked, value, zero = node.args
     if not _is_zero(zero) or not isinstance(picked, fx.Node) or picked.target is not aten.eq.Tensor:
         return None
+    row = row_of(whole, dim)
     for counted, rows in (picked.args, picked.args[::-1]):
-        row = (*whole[: len(whole) + dim], 1, *whole[len(whole) + dim + 1 :])
-        if not _counts_classes(counted, dim) or _shape(rows) != row:
+        if not _counts_classes(counted, dim) or shape_of(rows) != row or not _is_whole(rows):
             continue
-        if _shape(value) in ((), row) and all(isinstance(n, int) for n in whole):
+        if shape_of(value) in ((), row) and all(isinstance(n, int) for n in whole):
             assert isinstance(rows, fx.Node)
             assert isinstance(value, fx.Node)
             assert isinstance(zero, fx.Node)
@@ -82,13 +85,6 @@ def _match(node: Any, dim: int) -> _OneHot | None:
     return None
 
 
-def _call(graph: fx.Graph, like: Tensor, op: Any, *args: Any, dtype: torch.dtype) -> fx.Node:
-    kwargs: dict[str, Any] = {"dtype": dtype} if op is aten._to_copy.default else {}
-    made = graph.call_function(op, args, kwargs)
-    made.meta["val"] = like.new_empty(like.shape, dtype=dtype)
-    return made
-
-
 def sum_one_hot(gm: fx.GraphModule) -> None:
     """Rewrites sums of such rows that keep the dimension, in place."""
     graph = gm.graph
@@ -96,23 +92,21 @@ def sum_one_hot(gm: fx.GraphModule) -> None:
     for node in graph.find_nodes(op="call_function", target=aten.sum.dim_IntList):
         if node.kwargs or len(node.args) < 3 or not node.args[2] or len(node.args[1]) != 1:
             continue
-        shape = _shape(node)
+        shape = shape_of(node)
         dim = node.args[1][0]
         found = _match(node.args[0], dim if dim < 0 else dim - len(shape)) if shape else None
-        if found is None:
+        if found is None or found.dtypes[-1] != node.meta["val"].dtype:  # integers add up wider
             continue
-        call = partial(_call, graph, node.meta["val"])
+        new = partial(call, graph, node.meta["val"])
         with graph.inserting_before(node):
-            low = call(aten.ge.Scalar, found.rows, 0, dtype=torch.bool)
-            high = call(aten.lt.Scalar, found.rows, found.classes, dtype=torch.bool)
-            inside = call(aten.bitwise_and.Tensor, low, high, dtype=torch.bool)
+            low = new(aten.ge.Scalar, found.rows, 0, dtype=torch.bool)
+            high = new(aten.lt.Scalar, found.rows, found.classes, dtype=torch.bool)
+            inside = new(aten.bitwise_and.Tensor, low, high, dtype=torch.bool)
             first, *casts = found.dtypes
-            done = call(aten.where.self, inside, found.value, found.zero, dtype=first)
+            done = new(aten.where.self, inside, found.value, found.zero, dtype=first)
             for dtype in casts:
-                done = call(aten._to_copy.default, done, dtype=dtype)
-        done.meta = dict(node.meta)
-        node.replace_all_uses_with(done)
-        graph.erase_node(node)
+                done = new(aten._to_copy.default, done, dtype=dtype)
+        replace(node, done)
         changed = True
     if changed:
         graph.eliminate_dead_code()
