@@ -132,8 +132,8 @@ const std::vector<EnvVar>& env_table() {
        "(in the background), or never (it runs as single ops)."},
       {"TORCH_TPU_FUSED_MIN_NODES", "int", "an integer from 1 to 65536", "64",
        "How long a part of the op stream must be before Fused Eager looks for its repetition."},
-      {"TORCH_TPU_FUSED_MAX_NODES", "int", "an integer from 2 to 65536", "1024",
-       "Most ops in a program of Fused Eager."},
+      {"TORCH_TPU_FUSED_MAX_NODES", "int", "0, or an integer from 2 to 65536", "0",
+       "Most ops in a program of Fused Eager; 0 means 1024 on XLA:CPU and 256 elsewhere."},
       {"TORCH_TPU_FUSED_MAX_BYTES", "bytes", "0, or at least 1M, with an optional suffix K, M or G",
        "0",
        "Most bytes that the ops of a pending program may produce; 0 means a quarter of the "
@@ -219,11 +219,13 @@ CompileWhen env_fused_compile() {
   return parse_compile_when(value_of(kFusedCompile), row(kFusedCompile).name);
 }
 
-int64_t env_fused_max_nodes() { return int_between(kFusedMaxNodes, 2, 65536); }
-
-int64_t env_fused_min_nodes() {
-  return std::min(int_between(kFusedMinNodes, 1, 65536), env_fused_max_nodes());
+int64_t env_fused_max_nodes() {
+  const int64_t nodes = int_between(kFusedMaxNodes, 0, 65536);
+  if (nodes == 1) reject(kFusedMaxNodes, value_of(kFusedMaxNodes));
+  return nodes;
 }
+
+int64_t env_fused_min_nodes() { return int_between(kFusedMinNodes, 1, 65536); }
 
 int64_t env_fused_max_bytes() {
   const int64_t bytes = bytes_of(kFusedMaxBytes);

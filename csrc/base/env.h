@@ -47,8 +47,8 @@ int64_t env_memory_limit();       // TORCH_TPU_MEMORY_LIMIT: bytes, 0 = none
 std::string env_dump();           // TORCH_TPU_DUMP: folder, empty = off
 int64_t env_cache_size();         // TORCH_TPU_CACHE_SIZE: programs in memory
 CompileWhen env_fused_compile();  // TORCH_TPU_FUSED_COMPILE
-int64_t env_fused_min_nodes();    // TORCH_TPU_FUSED_MIN_NODES: 1..max
-int64_t env_fused_max_nodes();    // TORCH_TPU_FUSED_MAX_NODES: 2..65536
+int64_t env_fused_min_nodes();    // TORCH_TPU_FUSED_MIN_NODES: 1..65536
+int64_t env_fused_max_nodes();    // TORCH_TPU_FUSED_MAX_NODES: 2..65536, 0: by the platform
 int64_t env_fused_max_bytes();    // TORCH_TPU_FUSED_MAX_BYTES: from 1 MiB, 0 = by the device
 int env_compile_threads();        // TORCH_TPU_COMPILE_THREADS: 1..64
 std::string env_flight();         // TORCH_TPU_FLIGHT: folder, empty = off

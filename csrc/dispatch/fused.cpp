@@ -25,11 +25,18 @@ namespace {
 
 constexpr size_t kMaxDevices = trace::Ledger::kMaxDevices;
 
-// A quarter of the device, where the plugin tells how much that is.
+// A device of its own works while the rest of a step is recorded, so it gets that in parts: GPT-2's
+// step on an H200 took 24.9 instead of 28 ms. XLA:CPU would compute with the recording's own cores.
+constexpr size_t kMaxNodesBeside = 256;
+
+// The bytes: a quarter of the device, where the plugin tells how much that is.
 trace::PlannerLimits default_limits(int device) {
   trace::PlannerLimits limits;
-  limits.min_nodes = static_cast<size_t>(base::env_fused_min_nodes());
-  limits.max_nodes = static_cast<size_t>(base::env_fused_max_nodes());
+  if (!pjrt::Runtime::get().host_addressable()) limits.max_nodes = kMaxNodesBeside;
+  if (const int64_t nodes = base::env_fused_max_nodes(); nodes > 0) {
+    limits.max_nodes = static_cast<size_t>(nodes);
+  }
+  limits.min_nodes = std::min(static_cast<size_t>(base::env_fused_min_nodes()), limits.max_nodes);
   const int64_t total = pjrt::Runtime::get().device_memory(device);
   if (const int64_t bytes = base::env_fused_max_bytes(); bytes > 0) {
     limits.max_bytes = bytes;
