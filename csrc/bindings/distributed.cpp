@@ -1,13 +1,18 @@
 // The c10d backend "tpu" and the flight recorder. The transport comes from Python, where PyTorch
 // offers its process groups.
 #include <torch/csrc/distributed/c10d/Store.hpp>
+#include <unistd.h>
 
 #include "csrc/bindings/bindings.h"
+#include "csrc/device/current.h"
 #include "csrc/distributed/flight.h"
 #include "csrc/distributed/key_values.h"
 #include "csrc/distributed/process_group.h"
+#include "csrc/distributed/processes.h"
 #include "csrc/distributed/staging.h"
 #include "csrc/distributed/watchdog.h"
+#include "csrc/distributed/xla_transport.h"
+#include "csrc/pjrt/runtime.h"
 #include "csrc/pjrt/span.h"
 
 namespace torch_tpu::bindings {
@@ -15,12 +20,14 @@ namespace {
 
 using distributed::Flight;
 using distributed::Watchdog;
+using distributed::XlaTransport;
 using NoGil = py::call_guard<py::gil_scoped_release>;
 
 c10::intrusive_ptr<c10d::Backend> create(const c10::intrusive_ptr<c10d::Store>& store, int rank,
                                          int size, double timeout, const std::string& name,
                                          std::vector<int64_t> ranks,
-                                         const c10::intrusive_ptr<c10d::Backend>& transport) {
+                                         const c10::intrusive_ptr<c10d::Backend>& transport,
+                                         std::shared_ptr<XlaTransport> xla) {
   distributed::GroupInfo info;
   info.name = name;
   info.rank = rank;
@@ -28,15 +35,39 @@ c10::intrusive_ptr<c10d::Backend> create(const c10::intrusive_ptr<c10d::Store>& 
   info.ranks = std::move(ranks);
   info.store = store;
   info.timeout = std::chrono::milliseconds(static_cast<int64_t>(timeout * 1000));
-  return c10::make_intrusive<distributed::TpuBackend>(std::move(info), transport);
+  return c10::make_intrusive<distributed::TpuBackend>(std::move(info), transport, std::move(xla));
+}
+
+// Who this rank is to the others of its group: machine, process, device, and where the client spans
+// processes, the device's global id, else -1.
+std::tuple<std::string, int64_t, int, int64_t> whereabouts() {
+  const int device = device::current_device();
+  int64_t id = -1;
+  if (pjrt::current_span().processes > 1) {
+    const auto& devices = pjrt::Runtime::get().client().addressable_devices();
+    id = devices.at(static_cast<size_t>(device)).id();
+  }
+  return {distributed::machine(), getpid(), device, id};
 }
 
 }  // namespace
 
 void bind_distributed(py::module_& m) {
+  py::class_<XlaTransport, std::shared_ptr<XlaTransport>>(
+      m, "_XlaTransport", "XLA's own collectives, for a group that has devices of one client.")
+      .def(py::init([](std::string name, int rank, int device, std::vector<int64_t> devices,
+                       bool spans) {
+             return std::make_shared<XlaTransport>(
+                 XlaTransport::Place{std::move(name), rank, device, std::move(devices), spans});
+           }),
+           py::arg("name"), py::arg("rank"), py::arg("device"), py::arg("devices"),
+           py::arg("spans"));
+  m.def("_whereabouts", &whereabouts, NoGil(),
+        "Machine, process, device and, where the client spans processes, its global id, else -1.");
   m.def("_create_process_group", &create, py::arg("store"), py::arg("rank"), py::arg("size"),
-        py::arg("timeout"), py::arg("name"), py::arg("ranks"), py::arg("transport"), NoGil(),
-        "A c10d backend for tpu tensors over one for CPU tensors.");
+        py::arg("timeout"), py::arg("name"), py::arg("ranks"), py::arg("transport"), py::arg("xla"),
+        NoGil(),
+        "A c10d backend for tpu tensors over one for CPU tensors, and over XLA where given.");
   m.def(
       "_span_processes",
       [](const c10::intrusive_ptr<c10d::Store>& store, int process, int processes) {

@@ -42,6 +42,8 @@ struct Call {
   trace::PromisePtr promise = std::make_shared<trace::Promise>();
   int source_rank = -1;  // of a message from anyone, once it is there
 
+  bool on_device = false;  // its sources go into a program and need not be computed before
+
   // What it reads and writes, and how the transport is asked. `start` runs when all sources are
   // there, in the order of the calls; `finish` after the transport, before targets are delivered.
   std::vector<Source> sources;

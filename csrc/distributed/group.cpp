@@ -155,7 +155,10 @@ void Group::issue(const CallPtr& call) {
   }
   bool ready = queue_.empty() && !call->agree;
   try {
-    for (size_t i = 0; ready && i < call->sources.size(); ++i) ready = call->sources[i].ready();
+    for (size_t i = 0; ready && i < call->sources.size(); ++i) {
+      const Source& source = call->sources[i];
+      ready = call->on_device ? source.launched() : source.ready();
+    }
   } catch (...) {
     ready = false;  // the queue finds the same error and settles the call with it
   }
@@ -185,7 +188,8 @@ void Group::run_queue() {
 bool Group::await_sources(const CallPtr& call) {
   try {
     for (const Source& source : call->sources) {
-      if (!source.await(left_of(*call))) {
+      const auto left = left_of(*call);
+      if (!(call->on_device ? source.await_launch(left) : source.await(left))) {
         complete(call, make_error("its inputs were not computed in time"), true);
         return false;
       }

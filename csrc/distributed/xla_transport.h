@@ -1,0 +1,59 @@
+// The transport over XLA's own collectives, for a group each of whose ranks has a device of one
+// client: a collective is a program over these devices, which reads and writes device memory. The
+// other transport is Gloo on host memory; a call that this one does not take goes there.
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "csrc/distributed/call.h"
+#include "csrc/distributed/meeting.h"
+
+namespace torch_tpu::distributed {
+
+class XlaTransport : public std::enable_shared_from_this<XlaTransport> {
+ public:
+  struct Place {
+    std::string name;  // of the group, unlike that of any other group in these processes
+    int rank = 0;
+    int device = 0;  // this rank's, as a number of this process
+    // By rank. Ranks that are threads of this process: as numbers of it. Else, where the client
+    // spans processes: global ids.
+    std::vector<int64_t> devices;
+    bool spans = false;
+  };
+  // What a collective asks for, besides its tensors.
+  struct Ask {
+    XlaKind kind = XlaKind::kAllReduce;
+    c10d::ReduceOp::RedOpType reduction = c10d::ReduceOp::SUM;
+    int64_t root = 0;
+  };
+
+  explicit XlaTransport(Place place) : place_(std::move(place)) {}
+  ~XlaTransport();
+
+  int device() const noexcept { return place_.device; }
+
+  // The collective as a program, or nothing: then it goes over the host, on all ranks alike. Both
+  // lists empty: a barrier. A list of outputs or inputs may be empty where this rank has none.
+  std::optional<XlaCollective> plan(const Ask& ask, const std::vector<at::Tensor>& reads,
+                                    const std::vector<at::Tensor>& writes) const;
+  // Starts it with the call's sources. The work is done when its targets have been computed.
+  std::vector<WorkPtr> start(const XlaCollective& what, const CallPtr& call);
+
+ private:
+  Meeting& meeting();
+
+  const Place place_;
+  std::mutex mutex_;
+  std::shared_ptr<Meeting> meeting_;  // from the first call on: it needs the client
+};
+
+// What ranks must agree on beyond what they say anyway: sizes on the other side that are not those
+// one would expect. "" for usual ones.
+std::string unusual_sizes(const XlaCollective& what, int rank);
+
+}  // namespace torch_tpu::distributed
