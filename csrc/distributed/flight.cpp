@@ -115,7 +115,8 @@ std::string Flight::json(const std::string& reason) {
     out << separator << "{\"id\": " << entry.id << ", \"group\": " << quoted(entry.group)
         << ", \"seq\": " << entry.seq << ", \"op\": " << quoted(entry.op)
         << ", \"detail\": " << quoted(entry.detail) << ", \"peer\": " << entry.peer
-        << ", \"bytes\": " << entry.bytes
+        << ", \"rank\": " << entry.rank << ", \"bytes\": " << entry.bytes
+        << ", \"transport\": " << (entry.on_device ? "\"xla\"" : "\"host\"")
         << ", \"where\": " << quoted(dispatch::describe(entry.line)) << ", \"state\": \""
         << name_of(entry.state) << "\", \"issued\": " << entry.issued
         << ", \"started\": " << entry.started << ", \"finished\": " << entry.finished

@@ -22,6 +22,8 @@ class Flight {
     std::string op;
     std::string detail;  // dtype and sizes, operation, root
     int peer = -1;       // of a message
+    int rank = 0;        // whose call: ranks may be threads of one process
+    bool on_device = false;
     int64_t bytes = 0;
     trace::IssueLine line;
     State state = State::kQueued;

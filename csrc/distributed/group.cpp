@@ -142,6 +142,8 @@ void Group::issue(const CallPtr& call) {
   entry.op = call->op;
   entry.detail = call->detail;
   entry.peer = call->message ? static_cast<int>(info_.global(call->peer)) : -1;
+  entry.rank = static_cast<int>(info_.global(info_.rank));
+  entry.on_device = call->on_device;
   entry.bytes = call->bytes;
   entry.line = call->line;
   call->record = Flight::get().add(std::move(entry));

@@ -142,7 +142,7 @@ WorkPtr TpuBackend::issue(Plan plan, Start start) {
     call->targets.emplace_back(tensor, call->promise, plan.in_place);
   }
   if (device >= 0) trace::Ledger::of(device).add(call->promise);
-  call->device = std::max(device, 0);
+  call->device = std::max(device, call->on_device ? xla_->device() : 0);
   std::vector<Target::Copy> copies;
   for (const Target& target : call->targets) {
     if (target.copy()) copies.push_back(*target.copy());

@@ -123,23 +123,39 @@ class Maker {
     return step(x);
   }
 
-  // Everyone but the root adds nothing. As integers, so that what arrives has the very bits; minus
-  // zero is the number that changes no other.
+  // Everyone but the root adds zeros to it, as integers, so that what arrives has the very bits.
   Value broadcast(const Value& x) {
-    const Value is_root = steps::is_one_of(b_, {what_.root}, x.dims(), ++channel_);
     return moved(x, [&](const Value& part) {
+      if (part.dtype() == DType::kF64) return handed_on(part);
       Value sent = part;
-      const int64_t bytes = stablehlo::dtype_bytes(part.dtype());
-      const bool as_bits = stablehlo::is_float(part.dtype()) && bytes < 8;
+      const bool as_bits = stablehlo::is_float(part.dtype());
       if (as_bits) {
-        const DType bits = bytes == 4 ? DType::kU32 : DType::kU16;
-        sent = b_.bitcast_convert(part, Type(bits, part.dims()));
+        const bool half = stablehlo::dtype_bytes(part.dtype()) == 2;
+        sent = b_.bitcast_convert(part, Type(half ? DType::kU16 : DType::kU32, part.dims()));
       }
-      const Value nothing =
-          part.dtype() == DType::kF64 ? b_.splat(-0.0, sent.type()) : b_.splat_int(0, sent.type());
-      const Value got = b_.all_reduce(b_.select(is_root, sent, nothing), group(), Reduction::kAdd);
+      const Value is_root = steps::is_one_of(b_, {what_.root}, x.dims(), ++channel_);
+      const Value zeros = b_.splat_int(0, sent.type());
+      const Value got = b_.all_reduce(b_.select(is_root, sent, zeros), group(), Reduction::kAdd);
       return as_bits ? b_.bitcast_convert(got, part.type()) : got;
     });
+  }
+
+  // For what has no integers of its size everywhere (TPU does not know the bits of a float64): who
+  // has it hands it on, twice as many each time.
+  Value handed_on(const Value& x) {
+    Value got = x;
+    for (int64_t have = 1; have < what_.size; have *= 2) {
+      std::vector<std::pair<int64_t, int64_t>> pairs;
+      std::vector<int64_t> receivers;
+      for (int64_t i = 0; i < have && i + have < what_.size; ++i) {
+        const int64_t to = (what_.root + i + have) % what_.size;
+        pairs.emplace_back((what_.root + i) % what_.size, to);
+        receivers.push_back(to);
+      }
+      const Value sent = b_.collective_permute(got, pairs, ++channel_);
+      got = b_.select(steps::is_one_of(b_, receivers, x.dims(), ++channel_), sent, got);
+    }
+    return got;
   }
 
   Values all_gather(const Value& x) {
