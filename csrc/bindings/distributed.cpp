@@ -1,5 +1,6 @@
 // The c10d backend "tpu" and the flight recorder. The transport comes from Python, where PyTorch
 // offers its process groups.
+#include <torch/csrc/Dtype.h>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 #include <unistd.h>
 
@@ -9,9 +10,13 @@
 #include "csrc/distributed/key_values.h"
 #include "csrc/distributed/process_group.h"
 #include "csrc/distributed/processes.h"
+#include "csrc/distributed/reduce.h"
 #include "csrc/distributed/staging.h"
 #include "csrc/distributed/watchdog.h"
+#include "csrc/distributed/xla_module.h"
+#include "csrc/distributed/xla_program.h"
 #include "csrc/distributed/xla_transport.h"
+#include "csrc/ops/call.h"
 #include "csrc/pjrt/runtime.h"
 #include "csrc/pjrt/span.h"
 
@@ -50,6 +55,28 @@ std::tuple<std::string, int64_t, int, int64_t> whereabouts() {
   return {distributed::machine(), getpid(), device, id};
 }
 
+std::string module_text(const std::string& kind, const py::object& dtype,
+                        std::vector<stablehlo::Dims> inputs, std::vector<stablehlo::Dims> outputs,
+                        int64_t size, const std::string& reduction, int64_t root) {
+  if (!THPDtype_Check(dtype.ptr())) throw py::type_error("expected a torch.dtype");
+  distributed::XlaCollective what;
+  what.dtype = ops::to_dtype(reinterpret_cast<THPDtype*>(dtype.ptr())->scalar_type);
+  what.inputs = std::move(inputs);
+  what.outputs = std::move(outputs);
+  what.size = size;
+  what.root = root;
+  while (distributed::name_of(what.kind) != kind) {
+    if (what.kind == distributed::XlaKind::kBroadcast) throw py::value_error(kind);
+    what.kind = static_cast<distributed::XlaKind>(static_cast<int>(what.kind) + 1);
+  }
+  int op = c10d::ReduceOp::SUM;
+  while (distributed::name_of(static_cast<c10d::ReduceOp::RedOpType>(op)) != reduction) {
+    if (++op >= c10d::ReduceOp::PREMUL_SUM) throw py::value_error(reduction);
+  }
+  what.reduction = static_cast<c10d::ReduceOp::RedOpType>(op);
+  return distributed::xla_module(what);
+}
+
 }  // namespace
 
 void bind_distributed(py::module_& m) {
@@ -62,6 +89,9 @@ void bind_distributed(py::module_& m) {
            }),
            py::arg("name"), py::arg("rank"), py::arg("device"), py::arg("devices"),
            py::arg("spans"));
+  m.def("_xla_module", &module_text, py::arg("kind"), py::arg("dtype"), py::arg("inputs"),
+        py::arg("outputs"), py::arg("size"), py::arg("reduction") = "SUM", py::arg("root") = 0,
+        "StableHLO of a collective of a group, as that transport runs it; sizes are of one rank.");
   m.def("_whereabouts", &whereabouts, NoGil(),
         "Machine, process, device and, where the client spans processes, its global id, else -1.");
   m.def("_create_process_group", &create, py::arg("store"), py::arg("rank"), py::arg("size"),
@@ -85,6 +115,8 @@ void bind_distributed(py::module_& m) {
   m.def(
       "_flight_set_rank", [](int rank, int size) { Flight::get().set_rank(rank, size); },
       py::arg("rank"), py::arg("world_size"), "Who we are, for the file.");
+  m.def("_distributed_refuse_programs", &distributed::set_refuse_programs, py::arg("refuse"),
+        "Collectives over XLA go over the host, as where its compiler does not take them.");
   m.def("_distributed_always_copy", &distributed::set_always_copy, py::arg("always"),
         "Collectives go by way of copies on the host, as where device memory is not host memory.");
   m.def(

@@ -89,12 +89,19 @@ bool Source::ready() const {
   return value_->buffer().is_ready();
 }
 
+bool Source::launched() const {
+  if (!value_) return true;
+  if (value_->awaited() != nullptr) return false;
+  value_->buffer();  // throws what its launch failed with
+  return true;
+}
+
 bool Source::await_launch(std::chrono::milliseconds promise_timeout) const {
   if (!value_) return true;
   if (const trace::PromisePtr& promise = value_->promise()) {
     if (!promise->wait_for(promise_timeout)) return false;
   }
-  value_->buffer();  // throws what its launch failed with
+  value_->buffer();
   return true;
 }
 

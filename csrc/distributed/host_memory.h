@@ -29,7 +29,7 @@ class Source {
   // Waits for work outside PJRT; false when `promise_timeout` passes first. Then for the device.
   bool await(std::chrono::milliseconds promise_timeout) const;
   // The same for who only hands the value to a program: it need not be computed yet.
-  bool launched() const noexcept { return !value_ || value_->awaited() == nullptr; }
+  bool launched() const;
   bool await_launch(std::chrono::milliseconds promise_timeout) const;
   // The value itself, of a tensor from plain_on_device. The source is empty afterwards.
   trace::ValuePtr into_value() { return std::move(value_); }

@@ -3,12 +3,9 @@
 #include <algorithm>
 #include <stdexcept>
 
-#include "csrc/distributed/xla_program.h"
-
 namespace torch_tpu::distributed {
 
-std::shared_ptr<Meeting> Meeting::join(const std::string& name, std::vector<int64_t> devices,
-                                       size_t here) {
+std::shared_ptr<Meeting> Meeting::join(const std::string& name, size_t here) {
   static std::mutex mutex;
   static auto* all =
       new std::map<std::string, std::weak_ptr<Meeting>>();  // leaked, as threads may be
@@ -16,7 +13,7 @@ std::shared_ptr<Meeting> Meeting::join(const std::string& name, std::vector<int6
   std::erase_if(*all, [](const auto& entry) { return entry.second.expired(); });
   std::weak_ptr<Meeting>& known = (*all)[name];
   std::shared_ptr<Meeting> meeting = known.lock();
-  if (!meeting) known = meeting = std::make_shared<Meeting>(std::move(devices), here);
+  if (!meeting) known = meeting = std::make_shared<Meeting>(here);
   return meeting;
 }
 
@@ -39,16 +36,17 @@ void Meeting::run(std::vector<Part> parts) {
   std::vector<std::vector<pjrt::Buffer>> outputs(parts.size());
   std::exception_ptr error;
   try {
-    const std::string key = parts[0].what.key();
-    bool donate = parts[0].what.in_place();
+    XlaProgram& program = *parts[0].program;
+    bool donate = program.what().in_place();
     std::vector<std::vector<trace::ValuePtr>> args;
     for (Part& part : parts) {
       // Ranks compare what they call before; the watchdog finds and names what is left.
-      if (part.what.key() != key) throw std::runtime_error("the ranks do not call the same");
+      if (part.program.get() != &program)
+        throw std::runtime_error("the ranks do not call the same");
       donate = donate && part.donate;
       args.push_back(std::move(part.args));
     }
-    outputs = XlaProgram::get(parts[0].what, devices_)->run(args, donate);
+    outputs = program.run(args, donate);
   } catch (...) {
     error = std::current_exception();
   }

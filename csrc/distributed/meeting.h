@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "csrc/distributed/xla_module.h"
+#include "csrc/distributed/xla_program.h"
 #include "csrc/pjrt/buffer.h"
 #include "csrc/trace/value.h"
 
@@ -22,17 +22,16 @@ class Meeting {
   // What a rank brings, and how it is told what came out.
   struct Part {
     int rank = 0;
-    XlaCollective what;
+    std::shared_ptr<XlaProgram> program;
     std::vector<trace::ValuePtr> args;
     bool donate = false;
     std::function<void(std::vector<pjrt::Buffer> outputs, const std::exception_ptr& error)> done;
   };
 
   // One per group and process. `name` is the group's alone, among all that there ever are.
-  static std::shared_ptr<Meeting> join(const std::string& name, std::vector<int64_t> devices,
-                                       size_t here);
+  static std::shared_ptr<Meeting> join(const std::string& name, size_t here);
 
-  Meeting(std::vector<int64_t> devices, size_t here) : devices_(std::move(devices)), here_(here) {}
+  explicit Meeting(size_t here) : here_(here) {}
 
   // Returns at once unless this is the last part of call `seq`; then after the program was started.
   // Every part is told once, on whatever thread.
@@ -43,8 +42,7 @@ class Meeting {
  private:
   void run(std::vector<Part> parts);
 
-  const std::vector<int64_t> devices_;  // global ids, by rank
-  const size_t here_;                   // ranks in this process
+  const size_t here_;  // ranks in this process
   std::mutex mutex_;
   std::map<uint64_t, std::vector<Part>> waiting_;
 };

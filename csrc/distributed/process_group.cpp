@@ -87,9 +87,9 @@ int check_tensors(const char* op, const std::vector<at::Tensor>& tensors) {
 
 }  // namespace
 
-TpuBackend::Start TpuBackend::on_devices(Plan& plan, const CallPtr& call) {
+TpuBackend::Start TpuBackend::on_devices(Plan& plan, const CallPtr& call, Start host) {
   std::optional<XlaCollective> what = xla_->plan(*plan.xla, plan.reads, plan.writes);
-  if (!what) return {};
+  if (!what) return host;
   for (const Tensors* tensors : {&plan.reads, &plan.writes}) {
     for (const at::Tensor& tensor : *tensors) {
       TORCH_CHECK_VALUE(tensor.device().index() == xla_->device(), "[", plan.op,
@@ -108,9 +108,9 @@ TpuBackend::Start TpuBackend::on_devices(Plan& plan, const CallPtr& call) {
   if (plan.reads.empty()) plan.reads = plan.writes;
   plan.in_place = true;
   call->on_device = true;
-  return [xla = xla_, what = std::move(*what), weak = std::weak_ptr<Call>(call)](Call&) {
-    return xla->start(what, weak.lock());
-  };
+  call->in_turn = xla_->spans();
+  return [xla = xla_, what = std::move(*what), weak = std::weak_ptr<Call>(call),
+          host = std::move(host)](Call&) { return xla->start(what, weak.lock(), host); };
 }
 
 WorkPtr TpuBackend::issue(Plan plan, Start start) {
@@ -118,9 +118,7 @@ WorkPtr TpuBackend::issue(Plan plan, Start start) {
   auto call = std::make_shared<Call>();
   int device = check_tensors(plan.op, plan.reads);
   device = std::max(device, check_tensors(plan.op, plan.writes));
-  if (xla_ && plan.xla) {
-    if (Start other = on_devices(plan, call)) start = std::move(other);
-  }
+  if (xla_ && plan.xla) start = on_devices(plan, call, std::move(start));
   call->op = plan.op;
   call->detail = std::move(plan.detail);
   call->local_detail = plan.local_detail;

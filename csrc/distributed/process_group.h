@@ -84,10 +84,11 @@ class TpuBackend final : public c10d::Backend {
     std::optional<XlaTransport::Ask> xla = std::nullopt;  // as what it may run on the devices
   };
   using Start = std::function<std::vector<WorkPtr>(Call&)>;
-  // `start` asks the transport on host memory; it is dropped where XLA takes the call.
+  // `start` asks the transport on host memory; XLA takes the call instead where it can.
   WorkPtr issue(Plan plan, Start start);
-  // What starts the plan on the devices, or nothing. May change what it says and reads.
-  Start on_devices(Plan& plan, const CallPtr& call);
+  // What starts the plan on the devices, or `host` where they do not take it. May change what it
+  // says and reads.
+  Start on_devices(Plan& plan, const CallPtr& call, Start host);
   // The pieces for each rank go out of one flat buffer and into another, which `finish` gets.
   WorkPtr exchange(Plan plan, std::vector<int64_t> input_bytes, std::vector<int64_t> output_bytes,
                    std::function<void(Call&, const at::Tensor& received)> finish);

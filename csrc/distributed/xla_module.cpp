@@ -90,9 +90,7 @@ class Maker {
         break;
     }
     if (what_.in_place()) b_.alias(0, 0);
-    static const char* const kNames[] = {"all_reduce", "all_gather", "reduce_scatter", "all_to_all",
-                                         "broadcast"};
-    return b_.finish(outputs, std::string("collective_") + kNames[static_cast<size_t>(what_.kind)]);
+    return b_.finish(outputs, std::string("collective_") + name_of(what_.kind));
   }
 
  private:
@@ -273,6 +271,12 @@ std::string XlaCollective::key() const {
     }
   }
   return text;
+}
+
+const char* name_of(XlaKind kind) {
+  static const char* const kNames[] = {"all_reduce", "all_gather", "reduce_scatter", "all_to_all",
+                                       "broadcast"};
+  return kNames[static_cast<size_t>(kind)];
 }
 
 bool has_module(Op reduction) { return reduction < Op::PREMUL_SUM; }

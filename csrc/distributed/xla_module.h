@@ -32,6 +32,8 @@ struct XlaCollective {
 // A reduction has a module; PREMUL_SUM, whose factor is known to the host, has not.
 bool has_module(c10d::ReduceOp::RedOpType reduction);
 
+const char* name_of(XlaKind kind);  // "all_reduce"
+
 std::string xla_module(const XlaCollective& what);
 
 }  // namespace torch_tpu::distributed

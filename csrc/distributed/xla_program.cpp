@@ -1,8 +1,12 @@
 #include "csrc/distributed/xla_program.h"
 
+#include <atomic>
 #include <chrono>
 #include <map>
 #include <mutex>
+#include <utility>
+
+#include <c10/util/Exception.h>
 
 #include "csrc/base/digest.h"
 #include "csrc/base/hash.h"
@@ -20,14 +24,20 @@ constexpr uint64_t kTag = base::hash_bytes("torch_tpu collective of a group");
 // another, or two of them could each have half of the devices.
 std::mutex launching;
 
+std::atomic<bool> refuse_programs{false};
+
 }  // namespace
+
+void set_refuse_programs(bool refuse) noexcept { refuse_programs.store(refuse); }
 
 std::shared_ptr<XlaProgram> XlaProgram::get(const XlaCollective& what,
                                             const std::vector<int64_t>& devices) {
   struct Entry {
     std::mutex mutex;
+    bool tried = false;
     std::shared_ptr<XlaProgram> program;
   };
+  if (refuse_programs.load(std::memory_order_relaxed)) return nullptr;
   static std::mutex mutex;
   static auto* entries =
       new std::map<std::string, std::shared_ptr<Entry>>();  // leaked: see Runtime
@@ -40,17 +50,23 @@ std::shared_ptr<XlaProgram> XlaProgram::get(const XlaCollective& what,
     if (!found) found = std::make_shared<Entry>();
     entry = found;
   }
-  std::lock_guard lock(entry->mutex);  // who comes meanwhile waits for it; a failure is tried again
-  if (!entry->program) entry->program.reset(new XlaProgram(what, devices));
+  std::lock_guard lock(entry->mutex);  // who comes meanwhile waits for it
+  if (!std::exchange(entry->tried, true)) {
+    try {
+      entry->program.reset(new XlaProgram(what, devices));
+    } catch (const pjrt::Error& error) {
+      TORCH_WARN("[distributed] a collective goes over the host, the compiler does not take it: ",
+                 error.what());
+    }
+  }
   return entry->program;
 }
 
 XlaProgram::XlaProgram(const XlaCollective& what, const std::vector<int64_t>& devices)
-    : in_place_(what.in_place()), program_(c10::make_intrusive<trace::Program>()) {
+    : what_(what), program_(c10::make_intrusive<trace::Program>()) {
   const std::string text = xla_module(what);
   trace::Program& program = *program_;
-  program.name = text.substr(text.find('@') + 1,
-                             text.find_first_of(" {", text.find('@')) - text.find('@') - 1);
+  program.name = std::string("collective_") + name_of(what.kind);
   program.fingerprint = base::hash_bytes(text);
   program.outputs.resize(what.outputs.size());
   for (const stablehlo::Dims& dims : what.outputs) {
@@ -97,7 +113,7 @@ std::vector<std::vector<pjrt::Buffer>> XlaProgram::run(
     if (!donate) trace::Ledger::of(args[d].at(0)->device()).check_room(new_bytes_);
   }
   const int64_t first = 0;
-  const std::span<const int64_t> keep(&first, in_place_ && !donate ? 1 : 0);
+  const std::span<const int64_t> keep(&first, what_.in_place() && !donate ? 1 : 0);
   program_->runs.fetch_add(1, std::memory_order_relaxed);
   {
     const base::journal::Span span(base::journal::Kind::kLaunch, program_->name,

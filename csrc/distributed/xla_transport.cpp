@@ -61,24 +61,25 @@ std::optional<XlaCollective> XlaTransport::plan(const Ask& ask,
   return what;
 }
 
-Meeting& XlaTransport::meeting() {
-  std::lock_guard lock(mutex_);
-  if (!meeting_) {
-    std::vector<int64_t> ids = place_.devices;
-    if (!place_.spans) {
-      const auto& devices = pjrt::Runtime::get().client().addressable_devices();
-      for (int64_t& id : ids) id = devices.at(static_cast<size_t>(id)).id();
-    }
-    const size_t here = place_.spans ? 1 : ids.size();
-    meeting_ = Meeting::join(place_.name, std::move(ids), here);
+void XlaTransport::find_devices() {
+  ids_ = place_.devices;
+  if (!place_.spans) {
+    const auto& devices = pjrt::Runtime::get().client().addressable_devices();
+    for (int64_t& id : ids_) id = devices.at(static_cast<size_t>(id)).id();
   }
-  return *meeting_;
+  meeting_ = Meeting::join(place_.name, place_.spans ? 1 : ids_.size());
 }
 
-std::vector<WorkPtr> XlaTransport::start(const XlaCollective& what, const CallPtr& call) {
+std::vector<WorkPtr> XlaTransport::start(const XlaCollective& what, const CallPtr& call,
+                                         const std::function<std::vector<WorkPtr>(Call&)>& host) {
+  std::call_once(found_, [this] { find_devices(); });
   Meeting::Part part;
   part.rank = place_.rank;
-  part.what = what;
+  part.program = XlaProgram::get(what, ids_);
+  if (!part.program) {
+    for (const Source& source : call->sources) source.await(call->timeout);
+    return host(*call);
+  }
   for (Source& source : call->sources) part.args.push_back(source.into_value());
   if (part.args.empty()) {
     const int32_t one = 1;
@@ -110,7 +111,7 @@ std::vector<WorkPtr> XlaTransport::start(const XlaCollective& what, const CallPt
       future->setError(std::current_exception());
     }
   };
-  meeting().arrive(call->seq, std::move(part));
+  meeting_->arrive(call->seq, std::move(part));
   return {std::move(work)};
 }
 

@@ -36,20 +36,25 @@ class XlaTransport : public std::enable_shared_from_this<XlaTransport> {
   ~XlaTransport();
 
   int device() const noexcept { return place_.device; }
+  bool spans() const noexcept { return place_.spans; }
 
   // The collective as a program, or nothing: then it goes over the host, on all ranks alike. Both
   // lists empty: a barrier. A list of outputs or inputs may be empty where this rank has none.
   std::optional<XlaCollective> plan(const Ask& ask, const std::vector<at::Tensor>& reads,
                                     const std::vector<at::Tensor>& writes) const;
-  // Starts it with the call's sources. The work is done when its targets have been computed.
-  std::vector<WorkPtr> start(const XlaCollective& what, const CallPtr& call);
+  // Starts it with the call's sources. The work is done when its targets have been computed. Where
+  // the compiler does not take it, `host` starts it, on all ranks alike.
+  std::vector<WorkPtr> start(const XlaCollective& what, const CallPtr& call,
+                             const std::function<std::vector<WorkPtr>(Call&)>& host);
 
  private:
-  Meeting& meeting();
+  void find_devices();
 
   const Place place_;
-  std::mutex mutex_;
-  std::shared_ptr<Meeting> meeting_;  // from the first call on: it needs the client
+  // From the first call on: they need the client.
+  std::once_flag found_;
+  std::vector<int64_t> ids_;
+  std::shared_ptr<Meeting> meeting_;
 };
 
 // What ranks must agree on beyond what they say anyway: sizes on the other side that are not those

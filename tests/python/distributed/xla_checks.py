@@ -308,6 +308,33 @@ def check_what_goes_over_the_host() -> None:
     assert by_op >= {("all_reduce", "xla"), ("all_to_all_single", "host"), ("gather", "host")}
 
 
+def check_what_the_compiler_does_not_take() -> None:
+    """Then it goes over the host, on all ranks alike."""
+
+    def every(rank: Rank) -> None:
+        n, me, device = rank.size, rank.rank, rank.device
+        x = torch.full((2, 3), me + 1.0, device=device)
+        rank.all_reduce(x)
+        x = x / 10
+        rank.broadcast(x, 3)
+        rank.reduce(x, 1)
+        assert x.cpu()[0, 0].item() == (n if me == 1 else 1)
+        out = torch.empty(n, 2, device=device)
+        rank.all_gather_into(out, torch.full((2,), float(me), device=device))
+        rank.all_to_all(torch.empty_like(out), out)
+        mine = torch.empty(2, device=device)
+        rank.reduce_scatter_tensor(mine, out)
+        same(mine, torch.full((2,), float(n * me)))
+        rank.barrier()
+
+    torch_tpu._C._distributed_refuse_programs(True)
+    try:
+        run(4, every)
+    finally:
+        torch_tpu._C._distributed_refuse_programs(False)
+    run(4, every)
+
+
 def check_views() -> None:
     """What is read or written is a part of something, transposed, expanded or not there yet."""
 
