@@ -71,9 +71,7 @@ def _transports(store: Any, rank: int, size: int, timeout: timedelta) -> tuple[A
     if size > 1:
         place = [*_C._whereabouts(), uuid.uuid4().hex if rank == 0 else ""]
         where.set(str(rank), json.dumps(place))
-    gloo = c10d.ProcessGroupGloo(
-        c10d.PrefixStore("transport", store), rank, size, timeout=timeout
-    )
+    gloo = c10d.ProcessGroupGloo(c10d.PrefixStore("transport", store), rank, size, timeout=timeout)
     if size == 1:
         return gloo, None
     # Gloo has met all others: they have said where they are.

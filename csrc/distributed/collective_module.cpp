@@ -56,7 +56,10 @@ Value all_reduce(Builder& b, const Value& x, int64_t size, Reduction kind,
 
 Value reduce_scatter(Builder& b, const Value& x, int64_t size, Reduction kind,
                      const stablehlo::CollectiveGroups& groups) {
-  if (!reduced_on_arrival(x, kind)) return b.reduce_scatter(x, 0, size, groups, kind);
+  // Nor does TPU's scatter sums of float64.
+  if (!reduced_on_arrival(x, kind) && x.dtype() != stablehlo::DType::kF64) {
+    return b.reduce_scatter(x, 0, size, groups, kind);
+  }
   const Value sent = b.all_to_all(x, 0, 0, size, groups);
   Dims dims = x.dims();
   dims[0] /= size;

@@ -59,6 +59,8 @@ Reduction on_numbers(Op op) {
 DType reduced_in(DType dtype, Op op) {
   if (dtype == DType::kBool) return DType::kS32;
   if (is_float8(dtype)) return DType::kF32;
+  // The same bits: TPU adds no unsigned numbers of 64 bits between devices.
+  if (on_numbers(op) == Reduction::kAdd && dtype == DType::kU64) return DType::kS64;
   if (op != Op::AVG) return dtype;
   if (dtype == DType::kS16 || dtype == DType::kU16) return DType::kS32;
   return dtype == DType::kU32 ? DType::kS64 : dtype;
@@ -130,11 +132,13 @@ class Maker {
       if (as_bits) {
         const bool half = stablehlo::dtype_bytes(part.dtype()) == 2;
         sent = b_.bitcast_convert(part, Type(half ? DType::kU16 : DType::kU32, part.dims()));
+      } else if (part.dtype() == DType::kU64) {
+        sent = b_.convert(part, DType::kS64);
       }
       const Value is_root = steps::is_one_of(b_, {what_.root}, x.dims(), ++channel_);
       const Value zeros = b_.splat_int(0, sent.type());
       const Value got = b_.all_reduce(b_.select(is_root, sent, zeros), group(), Reduction::kAdd);
-      return as_bits ? b_.bitcast_convert(got, part.type()) : got;
+      return as_bits ? b_.bitcast_convert(got, part.type()) : b_.convert(got, part.dtype());
     });
   }
 
@@ -218,6 +222,7 @@ class Maker {
     }
     const Reduction kind = dtype == DType::kBool ? on_bool(op) : on_numbers(op);
     Value out = step(b_.convert(x, reduced_in(dtype, op)), kind, scatter);
+    if (dtype == DType::kU64) out = b_.convert(out, dtype);
     if (op == Op::AVG) out = averaged(out);
     return b_.convert(out, dtype);
   }

@@ -1,4 +1,4 @@
-"""Collectives over XLA, with ranks that are threads: in a process with 8 devices (xla_checks.py)."""
+"""Collectives over XLA, by ranks that are threads of a process with 8 devices: xla_checks.py."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ from pathlib import Path
 import pytest
 from conformance.children import Child
 
-CHECKS = (Path(__file__).parent / "xla_checks.py").read_text()
+FOLDER = Path(__file__).parent
+CHECKS = "".join(path.read_text() for path in sorted(FOLDER.glob("xla_checks*.py")))
 
 
 @pytest.fixture(scope="module")
 def devices() -> Iterator[Child]:
-    child = Child([sys.executable, "-m", "distributed.xla_checks"], 280.0, TORCH_TPU_CPU_DEVICES="8")
+    command = [sys.executable, "-m", "distributed.xla_checks"]
+    child = Child(command, 280.0, TORCH_TPU_CPU_DEVICES="8")
     yield child
     child.stop()
 

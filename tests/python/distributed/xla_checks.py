@@ -1,136 +1,21 @@
-"""What test_xla.py checks, in a process that has 8 devices: ranks are threads, each with a device of
-its own, and collectives are programs over these devices."""
+"""What test_xla.py checks, in a process that has 8 devices: ranks are threads with a device each,
+and collectives are programs over these devices. Here: what comes out of each of them."""
 
 from __future__ import annotations
 
-import random
-import threading
+import importlib
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from distributed.test_collectives import ALL, OPS, data, expected, same
-from torch.profiler import ProfilerActivity, profile
+from distributed.thread_ranks import Rank, c10d, run, transports
 
 import torch_tpu
-from torch_tpu import _distributed
-
-c10d: Any = dist.distributed_c10d
-REDUCTIONS: dict[str, Any] = {op: getattr(dist.ReduceOp, op) for op in OPS}
-
-
-class Rank:
-    """A group of the backend as one of its ranks sees it; PyTorch's own functions know one rank per
-    process."""
-
-    def __init__(
-        self, store: Any, rank: int, ranks: Sequence[int], timeout: float, name: str = "threads"
-    ) -> None:
-        options = c10d._DistributedBackendOptions()
-        options.store = store
-        options.group_rank, options.group_size = list(ranks).index(rank), len(ranks)
-        options.timeout = timedelta(seconds=timeout)
-        options.group_id = name
-        options.global_ranks_in_group = list(ranks)
-        self.store, self.timeout = store, timeout
-        self.global_rank = rank
-        self.rank, self.size = options.group_rank, len(ranks)
-        self.device = torch.device("tpu", torch.tpu.current_device())
-        self.backend = _distributed._create(options, None)
-
-    def part(self, ranks: Sequence[int]) -> Rank:
-        """A smaller group; to be called by its ranks."""
-        name = "-".join(map(str, ranks))
-        return Rank(
-            c10d.PrefixStore(name, self.store), self.global_rank, ranks, self.timeout, name
-        )
-
-    def all_reduce(self, x: torch.Tensor, op: str = "SUM") -> Any:
-        options = c10d.AllreduceOptions()
-        options.reduceOp = REDUCTIONS[op]
-        return self.backend.allreduce([x], options)
-
-    def reduce(self, x: torch.Tensor, root: int) -> Any:
-        options = c10d.ReduceOptions()
-        options.rootRank = root
-        return self.backend.reduce([x], options)
-
-    def broadcast(self, x: torch.Tensor, root: int) -> Any:
-        options = c10d.BroadcastOptions()
-        options.rootRank = root
-        return self.backend.broadcast([x], options)
-
-    def all_gather(self, out: list[torch.Tensor], x: torch.Tensor) -> Any:
-        return self.backend.allgather([out], [x], c10d.AllgatherOptions())
-
-    def all_gather_into(self, out: torch.Tensor, x: torch.Tensor) -> Any:
-        return self.backend._allgather_base(out, x, c10d.AllgatherOptions())
-
-    def reduce_scatter(self, out: torch.Tensor, xs: list[torch.Tensor], op: str = "SUM") -> Any:
-        options = c10d.ReduceScatterOptions()
-        options.reduceOp = REDUCTIONS[op]
-        return self.backend.reduce_scatter([out], [xs], options)
-
-    def reduce_scatter_tensor(self, out: torch.Tensor, x: torch.Tensor, op: str = "SUM") -> Any:
-        options = c10d.ReduceScatterOptions()
-        options.reduceOp = REDUCTIONS[op]
-        return self.backend._reduce_scatter_base(out, x, options)
-
-    def all_to_all(
-        self, out: torch.Tensor, x: torch.Tensor, splits: tuple[list[int], list[int]] | None = None
-    ) -> Any:
-        outs, ins = splits or ([], [])
-        return self.backend.alltoall_base(out, x, outs, ins, c10d.AllToAllOptions())
-
-    def barrier(self) -> None:
-        self.backend.barrier(c10d.BarrierOptions()).wait()
-
-
-def run(
-    size: int,
-    function: Callable[[Rank], Any],
-    *,
-    timeout: float = 30,
-    devices: Sequence[int] | None = None,
-    fails: bool = False,
-) -> list[Any]:
-    """Calls the function on `size` threads that form a group; its results by rank, or where it
-    `fails`, what it raised."""
-    store = dist.HashStore()
-    results: list[Any] = [None] * size
-    raised: list[BaseException | None] = [None] * size
-
-    def rank_thread(index: int) -> None:
-        try:
-            torch.tpu.set_device(devices[index] if devices else index)
-            rank = Rank(store, index, range(size), timeout)
-            results[index] = function(rank)
-            if not fails:
-                rank.barrier()
-        except BaseException as error:
-            raised[index] = error
-
-    threads = [threading.Thread(target=rank_thread, args=(i,), daemon=True) for i in range(size)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(120)
-        assert not thread.is_alive(), "a rank hangs"
-    if fails:
-        return raised
-    for kind in (AssertionError, BaseException):  # others fail because one did
-        for error in raised:
-            if isinstance(error, kind):
-                raise error
-    return results
-
-
-def transports() -> set[str]:
-    return {call["transport"] for call in torch_tpu.distributed.flight()}
 
 
 def _defined(dtype: torch.dtype, op: str) -> bool:
@@ -409,191 +294,16 @@ def check_many_under_way() -> None:
     run(8, every)
 
 
-def check_smaller_groups() -> None:
-    """Groups of some ranks, at the same time and over each other's devices; in any order."""
-
-    def every(rank: Rank) -> None:
-        me, device = rank.rank, rank.device
-        halves = rank.part([me % 2, me % 2 + 2, me % 2 + 4, me % 2 + 6])
-        pairs = rank.part([me // 2 * 2 + 1, me // 2 * 2])
-        a = torch.tensor([float(me)], device=device)
-        for _ in range(10):
-            x, y, z = a.clone(), a.clone(), a.clone()
-            halves.all_reduce(x)
-            pairs.all_reduce(y)
-            rank.all_reduce(z)
-            pairs.broadcast(a, 0)
-            assert x.item() == 12.0 + 4 * (me % 2)
-            assert y.item() == me // 2 * 4 + 1
-            assert z.item() == 28.0
-            assert a.item() == me // 2 * 2 + 1
-            a = torch.tensor([float(me)], device=device)
-        out = torch.empty(2, device=device)
-        pairs.all_gather_into(out, a).wait()
-        same(out, torch.tensor([me // 2 * 2 + 1.0, me // 2 * 2.0]))
-
-    torch_tpu.distributed.clear_flight()
-    run(8, every, devices=[7, 6, 5, 4, 3, 2, 1, 0])
-    assert transports() == {"xla"}
-
-
-def check_where_it_is_not_chosen() -> None:
-    """Two ranks of one device: nothing but Gloo could do that."""
-
-    def every(rank: Rank) -> None:
-        x = torch.ones(3, device=rank.device)
-        rank.all_reduce(x).wait()
-        same(x, torch.full((3,), 2.0))
-
-    torch_tpu.distributed.clear_flight()
-    run(2, every, devices=[1, 1])
-    assert transports() == {"host"}
-
-
-def _failures(size: int, function: Callable[[Rank], Any], timeout: float = 20) -> list[str]:
-    start = time.monotonic()
-    raised = run(size, function, timeout=timeout, fails=True)
-    assert time.monotonic() - start < timeout + 8
-    assert all(isinstance(error, dist.DistBackendError) for error in raised), raised
-    return [str(error) for error in raised]
-
-
-def check_ranks_that_differ() -> None:
-    def sizes(rank: Rank) -> None:
-        x = torch.ones(3 if rank.rank == 2 else 4, device=rank.device)
-        rank.all_reduce(x).wait()
-        x.cpu()
-
-    for text in _failures(4, sizes):
-        assert "do not agree on collective 1" in text and "Float [3]" in text, text
-
-    def ops(rank: Rank) -> None:
-        x = torch.ones(4, device=rank.device)
-        if rank.rank:
-            rank.broadcast(x, 0)
-        else:
-            rank.all_reduce(x)
-        x.add(1).cpu()
-        rank.barrier()
-
-    for text in _failures(2, ops):
-        assert "all_reduce" in text and "broadcast" in text, text
-
-    def splits(rank: Rank) -> None:
-        x, out = torch.ones(4, device=rank.device), torch.ones(4, device=rank.device)
-        rank.all_to_all(out, x, ([2, 2], [2, 2]) if rank.rank else None)
-        out.cpu()
-
-    for text in _failures(2, splits):
-        assert "even" in text, text
-
-
-def check_ranks_that_differ_later() -> None:
-    """Known calls in a known order, but not the same: found where the ranks meet."""
-
-    def turns(rank: Rank) -> None:
-        a, b = torch.ones(3, device=rank.device), torch.ones(5, device=rank.device)
-        for _ in range(3):
-            for x in (a, a, b, b):
-                rank.all_reduce(x)
-        a.cpu()
-        rank.all_reduce(a if rank.rank else b)
-        (a + b.sum()).cpu()
-        rank.barrier()
-
-    for text in _failures(2, turns):
-        assert "do not agree on collective 13" in text, text
-
-
-def check_a_missing_rank() -> None:
-    def one_is_away(rank: Rank) -> None:
-        x = torch.ones(4, device=rank.device)
-        rank.all_reduce(x).wait()
-        if rank.rank == 2:
-            time.sleep(6)
-        rank.all_reduce(x)
-        x.cpu()
-
-    texts = _failures(4, one_is_away, timeout=2)
-    assert all("rank 2 has not called it" in text for text in texts), texts
-
-
-def check_a_tensor_elsewhere() -> None:
-    def elsewhere(rank: Rank) -> None:
-        try:
-            rank.all_reduce(torch.ones(2, device="tpu:5"))
-        except ValueError as error:
-            assert f"has the device tpu:{rank.rank}" in str(error)
-        else:
-            raise AssertionError("it was taken")
-
-    run(2, elsewhere)
-
-
-def check_stress() -> None:
-    """Some hundred collectives of all kinds, on threads that come at any time."""
-
-    def every(rank: Rank) -> None:
-        n, me, device = rank.size, rank.rank, rank.device
-        pauses = random.Random(me)
-        order = random.Random(5)
-        half = rank.part(range(4)) if me < 4 else rank.part(range(4, 8))
-        x = torch.ones(n, 32, device=device)
-        for step in range(300):
-            if pauses.random() < 0.05:
-                time.sleep(pauses.random() * 0.01)
-            kind = order.randrange(6)
-            if kind == 0:
-                rank.all_reduce(x, "AVG")
-            elif kind == 1:
-                out = torch.empty(1, 32, device=device)
-                rank.reduce_scatter_tensor(out, x, "MAX")
-                rank.all_gather_into(x, out)
-            elif kind == 2:
-                other = torch.empty_like(x)
-                rank.all_to_all(other, x)
-                x = other
-            elif kind == 3:
-                rank.broadcast(x, step % n)
-            elif kind == 4:
-                half.all_reduce(x, "AVG")
-            else:
-                x = x * 2 - 1
-            if step % 50 == 49:
-                same(x, torch.ones(n, 32))
-        same(x, torch.ones(n, 32))
-
-    run(8, every, timeout=60)
-
-
-def check_records() -> None:
-    """The flight recorder and the profiler see them as any other."""
-    torch_tpu.distributed.clear_flight()
-
-    def twice(rank: Rank) -> None:
-        x = torch.ones(4, 4, device=rank.device)
-        for _ in range(2):
-            rank.all_reduce(x).wait()
-        x.cpu()
-
-    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.PrivateUse1]) as prof:
-        run(2, twice)
-    calls = [c for c in torch_tpu.distributed.flight() if c["op"] == "all_reduce"]
-    assert sorted((c["rank"], c["seq"]) for c in calls) == [(0, 1), (0, 2), (1, 1), (1, 2)]
-    for call in calls:
-        assert (call["state"], call["bytes"], call["detail"]) == ("done", 64, "Float [4, 4] SUM")
-        assert call["issued"] <= call["started"] <= call["finished"]
-        assert "xla_checks.py" in call["where"]
-    spans = [e for e in prof.events() if e.name == "tpu::collective all_reduce"]
-    assert sorted(e.device_index for e in spans) == [0, 0, 1, 1]
-
-
 def main() -> None:
     from conformance.children import serve
 
+    checks: dict[str, Any] = {}
+    for path in sorted(Path(__file__).parent.glob("xla_checks*.py")):
+        checks.update(vars(importlib.import_module(f"distributed.{path.stem}")))
+
     def answer(task: dict[str, Any]) -> dict[str, Any]:
         try:
-            globals()["check_" + task["check"]]()
+            checks["check_" + task["check"]]()
         except BaseException:
             return {"failed": traceback.format_exc()}
         return {"failed": ""}

@@ -88,7 +88,7 @@ def test_every_collective_compiles(compile_for, topology):
 
 DTYPES = (
     *("float32", "bfloat16", "float16", "float8_e4m3fn", "bool", "complex64"),
-    *("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"),
+    *("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "float64"),
 )
 
 

@@ -105,9 +105,7 @@ def main() -> None:
                 dtype, devices = getattr(torch, task["dtype"]), task["size"]
                 sizes = task["inputs"], task["outputs"]
                 root = devices - 1
-                text = _C._xla_module(
-                    task["kind"], dtype, *sizes, devices, task["reduction"], root
-                )
+                text = _C._xla_module(task["kind"], dtype, *sizes, devices, task["reduction"], root)
             else:
                 dtype = getattr(torch, task["dtype"])
                 groups = task["groups"]
