@@ -81,12 +81,14 @@ def _transports(store: Any, rank: int, size: int, timeout: timedelta) -> tuple[A
 
 def _xla_transport(places: list[list[Any]], rank: int) -> Any:
     """The transport of a group whose ranks have said this of themselves; None if they cannot."""
-    machines, processes, devices, ids, names = map(list, zip(*places, strict=True))
-    if all(i >= 0 for i in ids) and len(set(ids)) == len(ids):
-        return _C._XlaTransport(names[0], rank, devices[rank], ids, True)
-    if len(set(zip(machines, processes, strict=True))) > 1 or len(set(devices)) < len(devices):
+    processes = [(machine, process) for machine, process, *_ in places]
+    here = processes.count(processes[rank])
+    devices, ids = [place[2] for place in places], [place[3] for place in places]
+    spans = all(i >= 0 for i in ids)
+    chosen = ids if spans else devices
+    if len(set(chosen)) < len(chosen) or not (spans or here == len(places)):
         return None
-    return _C._XlaTransport(names[0], rank, devices[rank], devices, False)
+    return _C._XlaTransport(places[0][4], rank, devices[rank], chosen, spans, here)
 
 
 def _choose_backend_by_itself() -> None:

@@ -83,12 +83,17 @@ void bind_distributed(py::module_& m) {
   py::class_<XlaTransport, std::shared_ptr<XlaTransport>>(
       m, "_XlaTransport", "XLA's own collectives, for a group that has devices of one client.")
       .def(py::init([](std::string name, int rank, int device, std::vector<int64_t> devices,
-                       bool spans) {
-             return std::make_shared<XlaTransport>(
-                 XlaTransport::Place{std::move(name), rank, device, std::move(devices), spans});
+                       bool spans, size_t here) {
+             return std::make_shared<XlaTransport>(XlaTransport::Place{
+                 std::move(name), rank, device, std::move(devices), spans, here});
            }),
            py::arg("name"), py::arg("rank"), py::arg("device"), py::arg("devices"),
-           py::arg("spans"));
+           py::arg("spans"), py::arg("here"))
+      .def_property_readonly("place", [](const XlaTransport& xla) {
+        const XlaTransport::Place& place = xla.place();
+        return std::make_tuple(place.name, place.rank, place.device, place.devices, place.spans,
+                               place.here);
+      });
   m.def("_xla_module", &module_text, py::arg("kind"), py::arg("dtype"), py::arg("inputs"),
         py::arg("outputs"), py::arg("size"), py::arg("reduction") = "SUM", py::arg("root") = 0,
         "StableHLO of a collective of a group, as that transport runs it; sizes are of one rank.");

@@ -71,6 +71,11 @@ void Flight::start(uint64_t id) {
   }
 }
 
+void Flight::over_host(uint64_t id) {
+  std::lock_guard lock(mutex_);
+  if (Entry* entry = find(id)) entry->on_device = false;
+}
+
 void Flight::finish(uint64_t id, const std::string& error) {
   std::lock_guard lock(mutex_);
   Entry* entry = find(id);

@@ -37,6 +37,7 @@ class Flight {
   // Takes the entry, stamps it, and returns its id.
   uint64_t add(Entry entry);
   void start(uint64_t id);
+  void over_host(uint64_t id);  // after all
   void finish(uint64_t id, const std::string& error = {});
   std::vector<Entry> entries();  // oldest first
   void clear();

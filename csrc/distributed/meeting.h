@@ -1,6 +1,6 @@
-// Where the ranks of a group that are threads of this process meet, call by call: the last to come
-// runs the program for all of them. Where the client spans processes, each is alone here and the
-// devices meet.
+// Where the ranks of a group that are in this process meet, call by call: the last to come runs the
+// program for all of them. Where the client spans processes, a rank may be alone here; its device
+// meets the others.
 #pragma once
 
 #include <exception>

@@ -32,6 +32,7 @@ void TpuBackend::shutdown() {
   const bool failed = group_->failed();
   if (!failed) group_->shutdown();
   Watchdog::get().forget(group_.get());
+  if (xla_) xla_->leave();
   // Its destructor would wait for calls that never end.
   if (failed || !group_->outstanding().empty()) static_cast<void>(transport_.release());
 }

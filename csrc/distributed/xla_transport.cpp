@@ -3,6 +3,7 @@
 #include <ATen/core/ivalue.h>
 
 #include "csrc/dispatch/scalar_pool.h"
+#include "csrc/distributed/flight.h"
 #include "csrc/ops/call.h"
 #include "csrc/pjrt/runtime.h"
 
@@ -31,8 +32,13 @@ std::string text_of(const Dims& dims) {
 
 }  // namespace
 
-XlaTransport::~XlaTransport() {
-  if (meeting_) meeting_->leave(place_.rank);
+void XlaTransport::leave() {
+  std::shared_ptr<Meeting> meeting;
+  {
+    std::lock_guard lock(mutex_);
+    meeting = meeting_;
+  }
+  if (meeting) meeting->leave(place_.rank);
 }
 
 std::optional<XlaCollective> XlaTransport::plan(const Ask& ask,
@@ -61,22 +67,28 @@ std::optional<XlaCollective> XlaTransport::plan(const Ask& ask,
   return what;
 }
 
-void XlaTransport::find_devices() {
-  ids_ = place_.devices;
-  if (!place_.spans) {
-    const auto& devices = pjrt::Runtime::get().client().addressable_devices();
-    for (int64_t& id : ids_) id = devices.at(static_cast<size_t>(id)).id();
+std::shared_ptr<Meeting> XlaTransport::meeting() {
+  std::lock_guard lock(mutex_);
+  if (!meeting_) {
+    std::vector<int64_t> ids = place_.devices;
+    if (!place_.spans) {
+      const auto& devices = pjrt::Runtime::get().client().addressable_devices();
+      for (int64_t& id : ids) id = devices.at(static_cast<size_t>(id)).id();
+    }
+    ids_ = std::move(ids);
+    meeting_ = Meeting::join(place_.name, place_.here);
   }
-  meeting_ = Meeting::join(place_.name, place_.spans ? 1 : ids_.size());
+  return meeting_;
 }
 
 std::vector<WorkPtr> XlaTransport::start(const XlaCollective& what, const CallPtr& call,
                                          const std::function<std::vector<WorkPtr>(Call&)>& host) {
-  std::call_once(found_, [this] { find_devices(); });
+  const std::shared_ptr<Meeting> meeting = this->meeting();
   Meeting::Part part;
   part.rank = place_.rank;
   part.program = XlaProgram::get(what, ids_);
   if (!part.program) {
+    Flight::get().over_host(call->record);
     for (const Source& source : call->sources) source.await(call->timeout);
     return host(*call);
   }
@@ -111,7 +123,7 @@ std::vector<WorkPtr> XlaTransport::start(const XlaCollective& what, const CallPt
       future->setError(std::current_exception());
     }
   };
-  meeting_->arrive(call->seq, std::move(part));
+  meeting->arrive(call->seq, std::move(part));
   return {std::move(work)};
 }
 

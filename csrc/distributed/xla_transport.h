@@ -20,10 +20,11 @@ class XlaTransport : public std::enable_shared_from_this<XlaTransport> {
     std::string name;  // of the group, unlike that of any other group in these processes
     int rank = 0;
     int device = 0;  // this rank's, as a number of this process
-    // By rank. Ranks that are threads of this process: as numbers of it. Else, where the client
-    // spans processes: global ids.
+    // By rank. Where the client spans processes, global ids; else numbers of this process, of which
+    // all ranks are threads.
     std::vector<int64_t> devices;
     bool spans = false;
+    size_t here = 1;  // ranks in this process
   };
   // What a collective asks for, besides its tensors.
   struct Ask {
@@ -33,8 +34,9 @@ class XlaTransport : public std::enable_shared_from_this<XlaTransport> {
   };
 
   explicit XlaTransport(Place place) : place_(std::move(place)) {}
-  ~XlaTransport();
+  ~XlaTransport() { leave(); }
 
+  const Place& place() const noexcept { return place_; }
   int device() const noexcept { return place_.device; }
   bool spans() const noexcept { return place_.spans; }
 
@@ -46,13 +48,15 @@ class XlaTransport : public std::enable_shared_from_this<XlaTransport> {
   // the compiler does not take it, `host` starts it, on all ranks alike.
   std::vector<WorkPtr> start(const XlaCollective& what, const CallPtr& call,
                              const std::function<std::vector<WorkPtr>(Call&)>& host);
+  // The group is over: what has been brought and not been used is dropped.
+  void leave();
 
  private:
-  void find_devices();
+  std::shared_ptr<Meeting> meeting();
 
   const Place place_;
+  std::mutex mutex_;
   // From the first call on: they need the client.
-  std::once_flag found_;
   std::vector<int64_t> ids_;
   std::shared_ptr<Meeting> meeting_;
 };

@@ -213,11 +213,15 @@ def check_what_the_compiler_does_not_take() -> None:
         rank.barrier()
 
     torch_tpu._C._distributed_refuse_programs(True)
+    torch_tpu.distributed.clear_flight()
     try:
         run(4, every)
+        assert transports() == {"host"}
     finally:
         torch_tpu._C._distributed_refuse_programs(False)
+    torch_tpu.distributed.clear_flight()
     run(4, every)
+    assert transports() == {"xla"}
 
 
 def check_views() -> None:
