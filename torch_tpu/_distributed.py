@@ -6,6 +6,8 @@ from __future__ import annotations
 import atexit
 import functools
 import inspect
+import json
+import uuid
 from datetime import timedelta
 from typing import Any
 
@@ -31,14 +33,14 @@ def install() -> None:
 
 
 def _create(options: Any, _backend_options: Any) -> Any:
-    """A group of the backend: PyTorch's Gloo moves the data, the rest is ours."""
+    """A group of the backend: PyTorch's Gloo or XLA moves the data, the rest is ours."""
     import torch.distributed as dist
 
     global _stops_at_exit
     rank, size = options.group_rank, options.group_size
     timeout: timedelta = options.timeout
     c10d: Any = dist.distributed_c10d
-    transport = _transport(options.store, rank, size, timeout)
+    gloo, xla = _transports(options.store, rank, size, timeout)
     ranks = list(options.global_ranks_in_group) or list(range(size))
     if not options.global_ranks_in_group:
         _C._flight_set_rank(rank, size)
@@ -52,19 +54,41 @@ def _create(options: Any, _backend_options: Any) -> Any:
         timeout.total_seconds(),
         str(options.group_id),
         ranks,
-        transport,
+        gloo,
+        xla,
     )
 
 
-def _transport(store: Any, rank: int, size: int, timeout: timedelta) -> Any:
-    """What moves the data between processes: the one place where that is chosen. Gloo on host
-    memory, on every plugin. XLA's own collectives would be the other one, for a client that spans
-    the processes; XLA:CPU's has none (docs/distributed.md says what was tried), and nothing has run
-    on a client that has."""
+def _transports(store: Any, rank: int, size: int, timeout: timedelta) -> tuple[Any, Any]:
+    """What moves the data between ranks: the one place where that is chosen. Gloo on host memory is
+    always there. XLA's own collectives are the other one, for a group whose every rank has a device
+    of its own of one client: one that spans the processes, or this process's where ranks are
+    threads of it. None where they are not."""
     import torch.distributed as dist
 
     c10d: Any = dist.distributed_c10d
-    return c10d.ProcessGroupGloo(c10d.PrefixStore("transport", store), rank, size, timeout=timeout)
+    where = c10d.PrefixStore("where", store)
+    if size > 1:
+        place = [*_C._whereabouts(), uuid.uuid4().hex if rank == 0 else ""]
+        where.set(str(rank), json.dumps(place))
+    gloo = c10d.ProcessGroupGloo(c10d.PrefixStore("transport", store), rank, size, timeout=timeout)
+    if size == 1:
+        return gloo, None
+    # Gloo has met all others: they have said where they are.
+    said = where.multi_get([str(other) for other in range(size)])
+    return gloo, _xla_transport([json.loads(text) for text in said], rank)
+
+
+def _xla_transport(places: list[list[Any]], rank: int) -> Any:
+    """The transport of a group whose ranks have said this of themselves; None if they cannot."""
+    processes = [(machine, process) for machine, process, *_ in places]
+    here = processes.count(processes[rank])
+    devices, ids = [place[2] for place in places], [place[3] for place in places]
+    spans = all(i >= 0 for i in ids)
+    chosen = ids if spans else devices
+    if len(set(chosen)) < len(chosen) or not (spans or here == len(places)):
+        return None
+    return _C._XlaTransport(places[0][4], rank, devices[rank], chosen, spans, here)
 
 
 def _choose_backend_by_itself() -> None:

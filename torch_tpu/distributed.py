@@ -15,7 +15,8 @@ def flight() -> list[dict[str, Any]]:
     """The last collectives of this process, oldest first.
 
     Each has `group`, `seq`, `op`, `detail` (dtype, sizes), `bytes`, `where` (the Python line),
-    `state` (queued, running, done, failed) and the times `issued`, `started`, `finished`.
+    `rank` (whose call), `transport` (`xla` or `host`), `state` (queued, running, done, failed) and
+    the times `issued`, `started`, `finished`.
 
     >>> import torch_tpu
     >>> torch_tpu.distributed.flight()

@@ -10,6 +10,7 @@
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
 #include "csrc/distributed/host_memory.h"
+#include "csrc/distributed/turns.h"
 #include "csrc/trace/promise.h"
 #include "csrc/trace/trace.h"
 
@@ -40,7 +41,11 @@ struct Call {
   bool profiled = false;   // a profiler waits for its end
   std::chrono::steady_clock::time_point issued;
   trace::PromisePtr promise = std::make_shared<trace::Promise>();
-  int source_rank = -1;  // of a message from anyone, once it is there
+  std::shared_ptr<Turn> turn;  // null unless in_turn
+  int source_rank = -1;        // of a message from anyone, once it is there
+
+  bool on_device = false;  // its sources go into a program and need not be computed before
+  bool in_turn = false;    // starts after what was called before on its device, of any group
 
   // What it reads and writes, and how the transport is asked. `start` runs when all sources are
   // there, in the order of the calls; `finish` after the transport, before targets are delivered.

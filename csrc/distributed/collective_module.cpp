@@ -42,6 +42,10 @@ Value reduce_slices(Builder& b, const Value& x, Reduction kind) {
   return b.reduce(x, identity(b, x.dtype(), kind), {0}, kind);
 }
 
+}  // namespace
+
+namespace steps {
+
 Value all_reduce(Builder& b, const Value& x, int64_t size, Reduction kind,
                  const stablehlo::CollectiveGroups& groups) {
   if (!reduced_on_arrival(x, kind)) return b.all_reduce(x, groups, kind);
@@ -52,7 +56,10 @@ Value all_reduce(Builder& b, const Value& x, int64_t size, Reduction kind,
 
 Value reduce_scatter(Builder& b, const Value& x, int64_t size, Reduction kind,
                      const stablehlo::CollectiveGroups& groups) {
-  if (!reduced_on_arrival(x, kind)) return b.reduce_scatter(x, 0, size, groups, kind);
+  // Nor does TPU's scatter sums of float64.
+  if (!reduced_on_arrival(x, kind) && x.dtype() != stablehlo::DType::kF64) {
+    return b.reduce_scatter(x, 0, size, groups, kind);
+  }
   const Value sent = b.all_to_all(x, 0, 0, size, groups);
   Dims dims = x.dims();
   dims[0] /= size;
@@ -60,16 +67,25 @@ Value reduce_scatter(Builder& b, const Value& x, int64_t size, Reduction kind,
   return reduce_slices(b, b.reshape(sent, dims), kind);
 }
 
-// Everyone but the first of a group adds zeros. Who is first cannot be asked for in a partitioned
-// program, but a one that is sent from there to there arrives nowhere else.
+Value is_one_of(Builder& b, const std::vector<int64_t>& partitions, const Dims& dims,
+                int64_t channel) {
+  std::vector<std::pair<int64_t, int64_t>> to_itself;
+  for (const int64_t partition : partitions) to_itself.emplace_back(partition, partition);
+  const stablehlo::Type number(stablehlo::DType::kS32, {});
+  const Value sent = b.collective_permute(b.splat_int(1, number), to_itself, channel);
+  return b.broadcast_in_dim(b.eq(sent, b.splat_int(1, number)), dims, {});
+}
+
+}  // namespace steps
+
+namespace {
+
+// Everyone but the first of a group adds zeros.
 Value from_first(Builder& b, const Value& x, const CollectiveModule& what,
                  const stablehlo::CollectiveGroups& groups) {
-  std::vector<std::pair<int64_t, int64_t>> to_itself;
-  for (const auto& group : what.groups) to_itself.emplace_back(group[0], group[0]);
-  const stablehlo::Type number(stablehlo::DType::kS32, {});
-  const Value sent = b.collective_permute(b.splat_int(1, number), to_itself, 2);
-  const Value first = b.eq(sent, b.splat_int(1, number));
-  const Value mask = b.broadcast_in_dim(first, x.dims(), {});
+  std::vector<int64_t> roots;
+  for (const auto& group : what.groups) roots.push_back(group[0]);
+  const Value mask = steps::is_one_of(b, roots, x.dims(), 2);
   return b.all_reduce(b.select(mask, x, b.splat_int(0, x.type())), groups, Reduction::kAdd);
 }
 
@@ -113,11 +129,11 @@ std::string collective_module(const CollectiveModule& what) {
   const Value x = b.parameter(stablehlo::Type(what.dtype, what.dims));
   Value out;
   if (what.op == "all_reduce") {
-    out = all_reduce(b, x, size, what.reduction, groups);
+    out = steps::all_reduce(b, x, size, what.reduction, groups);
   } else if (what.op == "all_gather") {
     out = b.all_gather(x, 0, size, groups);
   } else if (what.op == "reduce_scatter") {
-    out = reduce_scatter(b, x, size, what.reduction, groups);
+    out = steps::reduce_scatter(b, x, size, what.reduction, groups);
   } else if (what.op == "all_to_all") {
     out = b.all_to_all(x, 0, 0, size, groups);
   } else if (what.op == "broadcast") {

@@ -27,4 +27,20 @@ std::string collective_module(const CollectiveModule& what);
 // "sum", "avg", "product", "min", "max", "band", "bor", "bxor", as c10d calls them.
 void set_reduction(CollectiveModule& what, const std::string& name);
 
+// The steps they are made of, for other modules of collectives.
+namespace steps {
+
+stablehlo::Value all_reduce(stablehlo::Builder& b, const stablehlo::Value& x, int64_t size,
+                            stablehlo::Reduction kind, const stablehlo::CollectiveGroups& groups);
+// Over dimension 0.
+stablehlo::Value reduce_scatter(stablehlo::Builder& b, const stablehlo::Value& x, int64_t size,
+                                stablehlo::Reduction kind,
+                                const stablehlo::CollectiveGroups& groups);
+// A bool, broadcast to `dims`: true on these partitions only. Who one is cannot be asked for in a
+// partitioned program, but a one that is sent from there to there arrives nowhere else.
+stablehlo::Value is_one_of(stablehlo::Builder& b, const std::vector<int64_t>& partitions,
+                           const std::vector<int64_t>& dims, int64_t channel);
+
+}  // namespace steps
+
 }  // namespace torch_tpu::distributed

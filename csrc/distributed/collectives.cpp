@@ -15,6 +15,7 @@ WorkPtr TpuBackend::broadcast(Tensors& tensors, const c10d::BroadcastOptions& op
             {}};
   const bool root = options.rootRank == rank_;
   (root ? plan.reads : plan.writes) = tensors;
+  plan.xla = {XlaKind::kBroadcast, c10d::ReduceOp::SUM, options.rootRank};
   c10d::BroadcastOptions inner_options = options;
   inner_options.timeout = timeout_or_default(options.timeout);
   return issue(std::move(plan), [inner = inner_, root, inner_options](Call& call) -> Works {
@@ -36,6 +37,7 @@ WorkPtr TpuBackend::allreduce(Tensors& tensors, const c10d::AllreduceOptions& op
             tensors,
             tensors};
   plan.in_place = true;
+  plan.xla = {XlaKind::kAllReduce, options.reduceOp.op_, 0};
   if (c10::isComplexType(tensor.scalar_type()) && options.reduceOp.op_ == c10d::ReduceOp::PRODUCT) {
     // No transport multiplies complex numbers: everybody gets all the factors.
     c10d::AllgatherOptions gather;
@@ -77,6 +79,7 @@ WorkPtr TpuBackend::reduce(Tensors& tensors, const c10d::ReduceOptions& options)
             tensors,
             root ? tensors : Tensors()};
   plan.in_place = true;
+  plan.xla = {XlaKind::kAllReduce, options.reduceOp.op_, 0};  // others drop what they get
   c10d::ReduceOptions inner_options = options;
   inner_options.timeout = timeout_or_default(options.timeout);
   return issue(std::move(plan), [=, inner = inner_, size = size_](Call& call) -> Works {
@@ -109,6 +112,7 @@ WorkPtr TpuBackend::allgather(std::vector<Tensors>& outputs, Tensors& inputs,
   for (const at::Tensor& output : outputs[0]) even = even && output.numel() == input.numel();
   Plan plan{OpType::ALLGATHER, "all_gather", "tpu:all_gather", detail_of(outputs[0]),
             options.timeout,   inputs,       outputs[0]};
+  if (even) plan.xla = {XlaKind::kAllGather, c10d::ReduceOp::SUM, 0};
   const auto timeout = timeout_or_default(options.timeout);
   return issue(std::move(plan), [=, rank = rank_, inner = inner_](Call& call) -> Works {
     std::vector<Tensors> all(1);
@@ -150,6 +154,7 @@ WorkPtr TpuBackend::_allgather_base(at::Tensor& output, at::Tensor& input,
             options.timeout,
             {input},
             {output}};
+  plan.xla = {XlaKind::kAllGather, c10d::ReduceOp::SUM, 0};
   c10d::AllgatherOptions inner_options = options;
   inner_options.timeout = timeout_or_default(options.timeout);
   return issue(std::move(plan), [inner = inner_, inner_options](Call& call) -> Works {

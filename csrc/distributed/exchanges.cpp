@@ -75,6 +75,10 @@ WorkPtr TpuBackend::alltoall_base(at::Tensor& output, at::Tensor& input,
             {input},
             {output}};
   plan.local_detail = true;
+  // Splits that are given may be uneven on another rank only.
+  if (output_splits.empty() && input_splits.empty() && input.numel() == output.numel()) {
+    plan.xla = {XlaKind::kAllToAll, c10d::ReduceOp::SUM, 0};
+  }
   return exchange(std::move(plan), split_bytes(input, input_splits, size_),
                   split_bytes(output, output_splits, size_), {});
 }
@@ -114,6 +118,9 @@ WorkPtr TpuBackend::reduce_scatter(Tensors& outputs, std::vector<Tensors>& input
             options.timeout,
             inputs[0],
             outputs};
+  bool even = true;
+  for (const at::Tensor& input : inputs[0]) even = even && input.numel() == output.numel();
+  if (even) plan.xla = {XlaKind::kReduceScatter, options.reduceOp.op_, 0};
   // Everybody gets its pieces from all others and reduces them itself: no more is sent than a ring
   // would send, and the order is that of the ranks.
   const std::vector<int64_t> received(static_cast<size_t>(size_), bytes_of(output));
@@ -137,6 +144,7 @@ WorkPtr TpuBackend::_reduce_scatter_base(at::Tensor& output, at::Tensor& input,
             options.timeout,
             {input},
             {output}};
+  plan.xla = {XlaKind::kReduceScatter, options.reduceOp.op_, 0};
   const std::vector<int64_t> pieces(static_cast<size_t>(size_), bytes_of(output));
   return exchange(std::move(plan), pieces, pieces,
                   [op = options.reduceOp](Call& call, const at::Tensor& bytes) {
@@ -225,6 +233,7 @@ WorkPtr TpuBackend::recvAnysource(Tensors& tensors, int tag) {
 WorkPtr TpuBackend::barrier(const c10d::BarrierOptions& options) {
   Plan plan{OpType::BARRIER, "barrier", "tpu:barrier", "", options.timeout, {}, {}};
   plan.blocking = true;
+  plan.xla = {XlaKind::kAllReduce, c10d::ReduceOp::SUM, 0};
   c10d::BarrierOptions inner_options;
   inner_options.timeout = timeout_or_default(options.timeout);
   return issue(std::move(plan), [inner = inner_, inner_options](Call&) -> Works {

@@ -71,6 +71,11 @@ void Flight::start(uint64_t id) {
   }
 }
 
+void Flight::over_host(uint64_t id) {
+  std::lock_guard lock(mutex_);
+  if (Entry* entry = find(id)) entry->on_device = false;
+}
+
 void Flight::finish(uint64_t id, const std::string& error) {
   std::lock_guard lock(mutex_);
   Entry* entry = find(id);
@@ -115,7 +120,8 @@ std::string Flight::json(const std::string& reason) {
     out << separator << "{\"id\": " << entry.id << ", \"group\": " << quoted(entry.group)
         << ", \"seq\": " << entry.seq << ", \"op\": " << quoted(entry.op)
         << ", \"detail\": " << quoted(entry.detail) << ", \"peer\": " << entry.peer
-        << ", \"bytes\": " << entry.bytes
+        << ", \"rank\": " << entry.rank << ", \"bytes\": " << entry.bytes
+        << ", \"transport\": " << (entry.on_device ? "\"xla\"" : "\"host\"")
         << ", \"where\": " << quoted(dispatch::describe(entry.line)) << ", \"state\": \""
         << name_of(entry.state) << "\", \"issued\": " << entry.issued
         << ", \"started\": " << entry.started << ", \"finished\": " << entry.finished

@@ -22,6 +22,8 @@ class Flight {
     std::string op;
     std::string detail;  // dtype and sizes, operation, root
     int peer = -1;       // of a message
+    int rank = 0;        // whose call: ranks may be threads of one process
+    bool on_device = false;
     int64_t bytes = 0;
     trace::IssueLine line;
     State state = State::kQueued;
@@ -35,6 +37,7 @@ class Flight {
   // Takes the entry, stamps it, and returns its id.
   uint64_t add(Entry entry);
   void start(uint64_t id);
+  void over_host(uint64_t id);  // after all
   void finish(uint64_t id, const std::string& error = {});
   std::vector<Entry> entries();  // oldest first
   void clear();

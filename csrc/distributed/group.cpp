@@ -78,22 +78,6 @@ Group::~Group() {
   }
 }
 
-std::string Group::describe(const GroupInfo& info, const Call& call) {
-  std::string text = "[" + call.op + "] ";
-  if (call.message) {
-    text += call.peer < 0 ? "message " + std::to_string(call.seq) + " from anyone"
-                          : "message " + std::to_string(call.seq) +
-                                (call.receives ? " from rank " : " to rank ") +
-                                std::to_string(info.global(call.peer));
-  } else {
-    text += "collective " + std::to_string(call.seq);
-  }
-  text += " of group '" + info.name + "' (rank " + std::to_string(info.global(info.rank)) + " of " +
-          std::to_string(info.size);
-  if (!call.detail.empty()) text += ", " + call.detail;
-  return text + ")" + call.where();
-}
-
 std::exception_ptr Group::failure() {
   std::lock_guard lock(mutex_);
   return failure_;
@@ -142,6 +126,8 @@ void Group::issue(const CallPtr& call) {
   entry.op = call->op;
   entry.detail = call->detail;
   entry.peer = call->message ? static_cast<int>(info_.global(call->peer)) : -1;
+  entry.rank = static_cast<int>(info_.global(info_.rank));
+  entry.on_device = call->on_device;
   entry.bytes = call->bytes;
   entry.line = call->line;
   call->record = Flight::get().add(std::move(entry));
@@ -153,9 +139,13 @@ void Group::issue(const CallPtr& call) {
       history_.add(call);
     }
   }
-  bool ready = queue_.empty() && !call->agree;
+  if (call->in_turn) call->turn = std::make_shared<Turn>(Turns::of(call->device));
+  bool ready = queue_.empty() && !call->agree && (!call->turn || call->turn->has_come());
   try {
-    for (size_t i = 0; ready && i < call->sources.size(); ++i) ready = call->sources[i].ready();
+    for (size_t i = 0; ready && i < call->sources.size(); ++i) {
+      const Source& source = call->sources[i];
+      ready = call->on_device ? source.launched() : source.ready();
+    }
   } catch (...) {
     ready = false;  // the queue finds the same error and settles the call with it
   }
@@ -175,7 +165,7 @@ void Group::run_queue() {
     if (queue_.empty()) return;
     const CallPtr call = queue_.front();  // stays there, so that nobody overtakes it
     order.unlock();
-    const bool ready = await_sources(call) && (!call->agree || agree(call));
+    const bool ready = await_sources(call) && (!call->agree || agree(call)) && await_turn(call);
     order.lock();
     if (ready && !call->promise->done()) start(call);
     if (!queue_.empty() && queue_.front() == call) queue_.pop_front();
@@ -185,7 +175,8 @@ void Group::run_queue() {
 bool Group::await_sources(const CallPtr& call) {
   try {
     for (const Source& source : call->sources) {
-      if (!source.await(left_of(*call))) {
+      const auto left = left_of(*call);
+      if (!(call->on_device ? source.await_launch(left) : source.await(left))) {
         complete(call, make_error("its inputs were not computed in time"), true);
         return false;
       }
@@ -195,6 +186,13 @@ bool Group::await_sources(const CallPtr& call) {
     complete(call, std::current_exception(), false);
     return false;
   }
+}
+
+bool Group::await_turn(const CallPtr& call) {
+  if (!call->turn || call->turn->await(call->issued + call->timeout)) return true;
+  if (call->promise->done()) return false;  // it has failed meanwhile
+  complete(call, make_error("what was called before on the device did not start in time"), true);
+  return false;
 }
 
 c10d::Store& Group::store() {
@@ -232,6 +230,7 @@ void Group::start(const CallPtr& call) {
   std::vector<WorkPtr> works;
   try {
     works = call->start(*call);
+    if (call->turn) call->turn->pass();
   } catch (const c10::Error&) {  // bad arguments
     complete(call, std::current_exception(), false);
     return;
@@ -323,6 +322,7 @@ void add_span(const GroupInfo& info, const Call& call, bool failed) {
 }  // namespace
 
 void Group::settle(const CallPtr& call, std::exception_ptr error) {
+  if (call->turn) call->turn->pass();
   Flight::get().finish(call->record, text_of(error));
   {
     std::lock_guard lock(mutex_);
@@ -334,35 +334,6 @@ void Group::settle(const CallPtr& call, std::exception_ptr error) {
   call->promise->finish(std::move(error));
   // Afterwards, so that nobody waits for it.
   add_span(info_, *call, failed);
-}
-
-Group::Progress Group::progress() {
-  std::lock_guard lock(mutex_);
-  Progress progress = progress_;
-  if (const Call* last = history_.last()) progress.last = last->op + " " + last->detail;
-  return progress;
-}
-
-std::vector<History::Mark> Group::marks() {
-  std::lock_guard lock(mutex_);
-  return history_.marks();
-}
-
-std::optional<uint64_t> Group::first_difference(const std::vector<History::Mark>& theirs) {
-  std::lock_guard lock(mutex_);
-  return history_.first_difference(theirs);
-}
-
-std::vector<CallPtr> Group::recent() {
-  std::lock_guard lock(mutex_);
-  return history_.calls();
-}
-
-std::vector<CallPtr> Group::outstanding() {
-  std::lock_guard lock(mutex_);
-  std::vector<CallPtr> calls;
-  for (const auto& [record, call] : outstanding_) calls.push_back(call);
-  return calls;
 }
 
 void Group::fail_all(const std::function<std::string(const Call*)>& text) {

@@ -67,6 +67,7 @@ class Group : public std::enable_shared_from_this<Group> {
   void run_queue();
   void start(const CallPtr& call);
   bool await_sources(const CallPtr& call);
+  bool await_turn(const CallPtr& call);
   // Compares with the other ranks; false when the call failed.
   bool agree(const CallPtr& call);
   void complete(const CallPtr& call, std::exception_ptr error, bool of_transport);

@@ -55,6 +55,23 @@ at::Tensor readable(const at::Tensor& tensor) {
   return copy;
 }
 
+at::Tensor plain_on_device(const at::Tensor& tensor) {
+  const trace::ValuePtr value = device::cell_of(*tensor.unsafeGetTensorImpl())->load();
+  if (value && value->contiguous() && value->dims() == tensor.sizes() && tensor.is_contiguous() &&
+      tensor.storage_offset() == 0 && !tensor.is_conj() && !tensor.is_neg() &&
+      value->dtype() == ops::to_dtype(tensor.scalar_type())) {
+    return tensor;
+  }
+  at::Tensor copy = device::make_tensor(tensor.sizes(), trace::contiguous_strides(tensor.sizes()),
+                                        tensor.scalar_type(), tensor.device().index());
+  if (value) {
+    copy.copy_(tensor);
+  } else {
+    copy.zero_();
+  }
+  return copy;
+}
+
 Source::Source(const at::Tensor& tensor)
     : value_(device::cell_of(*tensor.unsafeGetTensorImpl())->load()),
       sizes_(tensor.sizes().begin(), tensor.sizes().end()),
@@ -70,6 +87,22 @@ bool Source::ready() const {
   if (!host_addressable() || value_->awaited() != nullptr) return false;
   if (value_->promise()) return true;  // delivered as host memory that has been written
   return value_->buffer().is_ready();
+}
+
+bool Source::launched() const {
+  if (!value_) return true;
+  if (value_->awaited() != nullptr) return false;
+  value_->buffer();  // throws what its launch failed with
+  return true;
+}
+
+bool Source::await_launch(std::chrono::milliseconds promise_timeout) const {
+  if (!value_) return true;
+  if (const trace::PromisePtr& promise = value_->promise()) {
+    if (!promise->wait_for(promise_timeout)) return false;
+  }
+  value_->buffer();
+  return true;
 }
 
 bool Source::await(std::chrono::milliseconds promise_timeout) const {
@@ -168,8 +201,13 @@ void Target::use_new_memory() {
   memory_ = Memory(sizes_, dtype_);
 }
 
+void Target::use_buffer(PJRT_Buffer* buffer) {
+  old_.reset();
+  buffer_ = pjrt::Buffer(pjrt::Runtime::get().api(), buffer);
+}
+
 void Target::deliver() {
-  value_->deliver(memory_.into_buffer(device_));
+  value_->deliver(buffer_ ? buffer_.release() : memory_.into_buffer(device_));
   value_.reset();
 }
 

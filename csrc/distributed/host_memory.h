@@ -15,6 +15,8 @@ namespace torch_tpu::distributed {
 
 // A tensor whose elements lie together in their value: itself, or a copy made on the device.
 at::Tensor readable(const at::Tensor& tensor);
+// One whose value has its sizes and dtype, so that a program can take it: itself, or a copy.
+at::Tensor plain_on_device(const at::Tensor& tensor);
 
 // The elements of a readable tensor as they are now; later writes to the tensor do not show. Made
 // on the calling thread after launching what is pending, used on any.
@@ -26,6 +28,11 @@ class Source {
   bool ready() const;
   // Waits for work outside PJRT; false when `promise_timeout` passes first. Then for the device.
   bool await(std::chrono::milliseconds promise_timeout) const;
+  // The same for who only hands the value to a program: it need not be computed yet.
+  bool launched() const;
+  bool await_launch(std::chrono::milliseconds promise_timeout) const;
+  // The value itself, of a tensor from plain_on_device. The source is empty afterwards.
+  trace::ValuePtr into_value() { return std::move(value_); }
   // A contiguous CPU tensor that must not be written; valid as long as it lives.
   at::Tensor host() const;
   // Memory that may be written, with the elements in it: that of the value itself when nobody else
@@ -71,6 +78,8 @@ class Target {
   // Called before the transport runs: the memory it shall write.
   void use_memory(Memory memory) { memory_ = std::move(memory); }
   void use_new_memory();
+  // For who runs on the device: the memory itself, which is given away.
+  void use_buffer(PJRT_Buffer* buffer);
   const at::Tensor& host() const noexcept { return memory_.host(); }
   // The memory becomes the value; drops the reference to it. Then the promise may be kept.
   void deliver();
@@ -90,6 +99,7 @@ class Target {
   c10::ScalarType dtype_;
   int device_;
   Memory memory_;
+  pjrt::Buffer buffer_;
   std::optional<Copy> copy_;
 };
 

@@ -12,11 +12,13 @@
 
 namespace torch_tpu::distributed {
 
-TpuBackend::TpuBackend(GroupInfo info, c10::intrusive_ptr<c10d::Backend> transport)
+TpuBackend::TpuBackend(GroupInfo info, c10::intrusive_ptr<c10d::Backend> transport,
+                       std::shared_ptr<XlaTransport> xla)
     : Backend(info.rank, info.size),
       options_(c10::make_intrusive<Options>("tpu", info.timeout)),
       transport_(std::move(transport)),
       inner_(transport_.get()),
+      xla_(std::move(xla)),
       group_(std::make_shared<Group>(std::move(info))),
       default_timeout_ms_(group_->info().timeout.count()) {
   init();
@@ -30,6 +32,7 @@ void TpuBackend::shutdown() {
   const bool failed = group_->failed();
   if (!failed) group_->shutdown();
   Watchdog::get().forget(group_.get());
+  if (xla_) xla_->leave();
   // Its destructor would wait for calls that never end.
   if (failed || !group_->outstanding().empty()) static_cast<void>(transport_.release());
 }
@@ -68,10 +71,55 @@ WorkPtr TpuBackend::keep(WorkPtr work) {
   return work;
 }
 
-WorkPtr TpuBackend::issue(Plan plan, std::function<std::vector<WorkPtr>(Call&)> start,
-                          std::function<void(Call&)> finish) {
+namespace {
+
+// The device of the last, or -1.
+int check_tensors(const char* op, const std::vector<at::Tensor>& tensors) {
+  int device = -1;
+  for (const at::Tensor& tensor : tensors) {
+    TORCH_CHECK(tensor.device().type() == c10::DeviceType::PrivateUse1, "[", op,
+                "] expected tensors on tpu, got one on ", tensor.device());
+    TORCH_CHECK(tensor.layout() == c10::kStrided, "[", op, "] expected dense tensors, got ",
+                tensor.layout());
+    device = tensor.device().index();
+  }
+  return device;
+}
+
+}  // namespace
+
+TpuBackend::Start TpuBackend::on_devices(Plan& plan, const CallPtr& call, Start host) {
+  std::optional<XlaCollective> what = xla_->plan(*plan.xla, plan.reads, plan.writes);
+  if (!what) return host;
+  for (const Tensors* tensors : {&plan.reads, &plan.writes}) {
+    for (const at::Tensor& tensor : *tensors) {
+      TORCH_CHECK_VALUE(tensor.device().index() == xla_->device(), "[", plan.op,
+                        "] this rank of group '", group_->info().name,
+                        "' has the device tpu:", xla_->device(), ", got a tensor on ",
+                        tensor.device());
+    }
+  }
+  plan.detail += unusual_sizes(*what, rank_);
+  if (plan.local_detail) {
+    // Others may send other sizes, over the other transport: then all must know.
+    plan.detail += " even";
+    plan.local_detail = false;
+  }
+  // Every device has an argument; and no old memory is kept to be written.
+  if (plan.reads.empty()) plan.reads = plan.writes;
+  plan.in_place = true;
+  call->on_device = true;
+  call->in_turn = xla_->spans();
+  return [xla = xla_, what = std::move(*what), weak = std::weak_ptr<Call>(call),
+          host = std::move(host)](Call&) { return xla->start(what, weak.lock(), host); };
+}
+
+WorkPtr TpuBackend::issue(Plan plan, Start start) {
   const at::AutoDispatchBelowADInplaceOrView below;  // copies of inputs are no part of any graph
   auto call = std::make_shared<Call>();
+  int device = check_tensors(plan.op, plan.reads);
+  device = std::max(device, check_tensors(plan.op, plan.writes));
+  if (xla_ && plan.xla) start = on_devices(plan, call, std::move(start));
   call->op = plan.op;
   call->detail = std::move(plan.detail);
   call->local_detail = plan.local_detail;
@@ -80,22 +128,12 @@ WorkPtr TpuBackend::issue(Plan plan, std::function<std::vector<WorkPtr>(Call&)> 
   call->peer = plan.peer;
   call->timeout = timeout_or_default(plan.timeout);
   call->start = std::move(start);
-  call->finish = std::move(finish);
-
-  int device = -1;
-  for (const Tensors* tensors : {&plan.reads, &plan.writes}) {
-    for (const at::Tensor& tensor : *tensors) {
-      TORCH_CHECK(tensor.device().type() == c10::DeviceType::PrivateUse1, "[", plan.op,
-                  "] expected tensors on tpu, got one on ", tensor.device());
-      TORCH_CHECK(tensor.layout() == c10::kStrided, "[", plan.op, "] expected dense tensors, got ",
-                  tensor.layout());
-      device = tensor.device().index();
-    }
-  }
   group_->check();
   {
     Tensors sources;
-    for (const at::Tensor& tensor : plan.reads) sources.push_back(readable(tensor));
+    for (const at::Tensor& tensor : plan.reads) {
+      sources.push_back(call->on_device ? plain_on_device(tensor) : readable(tensor));
+    }
     if (device >= 0) dispatch::launch_pending(device, dispatch::Cut::kCollective);
     for (const at::Tensor& tensor : sources) call->sources.emplace_back(tensor);
   }
@@ -103,7 +141,7 @@ WorkPtr TpuBackend::issue(Plan plan, std::function<std::vector<WorkPtr>(Call&)> 
     call->targets.emplace_back(tensor, call->promise, plan.in_place);
   }
   if (device >= 0) trace::Ledger::of(device).add(call->promise);
-  call->device = std::max(device, 0);
+  call->device = std::max(device, call->on_device ? xla_->device() : 0);
   std::vector<Target::Copy> copies;
   for (const Target& target : call->targets) {
     if (target.copy()) copies.push_back(*target.copy());

@@ -1,6 +1,6 @@
-// The c10d backend "tpu": says what each collective reads, writes and asks of the transport. The
-// transport is another c10d backend that works on CPU tensors (Gloo); where a PJRT client spans the
-// devices, XLA's own collectives would take its place here.
+// The c10d backend "tpu": says what each collective reads, writes and asks of the transport. There
+// is always one that works on CPU tensors, another c10d backend (Gloo). Where the devices of the
+// group are one client's, XLA's own collectives take what they can.
 #pragma once
 
 #include <atomic>
@@ -8,6 +8,7 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include "csrc/distributed/group.h"
+#include "csrc/distributed/xla_transport.h"
 
 namespace torch_tpu::distributed {
 
@@ -15,7 +16,9 @@ class TpuBackend final : public c10d::Backend {
  public:
   using Tensors = std::vector<at::Tensor>;
 
-  TpuBackend(GroupInfo info, c10::intrusive_ptr<c10d::Backend> transport);
+  // `xla` may be null.
+  TpuBackend(GroupInfo info, c10::intrusive_ptr<c10d::Backend> transport,
+             std::shared_ptr<XlaTransport> xla);
   ~TpuBackend() override;
 
   const std::string getBackendName() const override { return "tpu"; }
@@ -78,9 +81,14 @@ class TpuBackend final : public c10d::Backend {
     bool blocking = false;
     bool message = false, receives = false;
     int peer = -1;
+    std::optional<XlaTransport::Ask> xla = std::nullopt;  // as what it may run on the devices
   };
-  WorkPtr issue(Plan plan, std::function<std::vector<WorkPtr>(Call&)> start,
-                std::function<void(Call&)> finish = {});
+  using Start = std::function<std::vector<WorkPtr>(Call&)>;
+  // `start` asks the transport on host memory; XLA takes the call instead where it can.
+  WorkPtr issue(Plan plan, Start start);
+  // What starts the plan on the devices, or `host` where they do not take it. May change what it
+  // says and reads.
+  Start on_devices(Plan& plan, const CallPtr& call, Start host);
   // The pieces for each rank go out of one flat buffer and into another, which `finish` gets.
   WorkPtr exchange(Plan plan, std::vector<int64_t> input_bytes, std::vector<int64_t> output_bytes,
                    std::function<void(Call&, const at::Tensor& received)> finish);
@@ -90,6 +98,7 @@ class TpuBackend final : public c10d::Backend {
   const c10::intrusive_ptr<Options> options_;
   c10::intrusive_ptr<c10d::Backend> transport_;
   c10d::Backend* const inner_;  // the same; outlives us when a call hangs in it
+  const std::shared_ptr<XlaTransport> xla_;
   const std::shared_ptr<Group> group_;
   std::atomic<int64_t> default_timeout_ms_;
   std::mutex coalescing_mutex_;

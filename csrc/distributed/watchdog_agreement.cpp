@@ -53,8 +53,12 @@ void Watchdog::compare_with_first(Watched& watched) {
 
 std::string Watchdog::ask_everybody(Watched& watched) {
   const GroupInfo& info = watched.group->info();
-  watched.alarmed = true;
-  publish_history(*watched.store, info, watched.group->recent());
+  for (const WatchedPtr& other : all()) {
+    // Ranks of the group that are threads of this process: nobody else would answer for them.
+    if (other->group->info().name != info.name || other->over) continue;
+    other->alarmed = true;
+    publish_history(*other->store, other->group->info(), other->group->recent());
+  }
   watched.store->set(kAlarm, "1");
   const auto until = Clock::now() + kAnswer;
   while (true) {

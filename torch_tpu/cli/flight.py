@@ -69,7 +69,9 @@ def _read(names: Iterable[str]) -> dict[int, dict[str, Any]]:
 def line_up(ranks: dict[int, dict[str, Any]], last: int) -> dict[str, Any]:
     """What all ranks did, by group; findings first."""
     world = max(int(data["world_size"]) for data in ranks.values())
-    silent = [rank for rank in range(world) if rank not in ranks]
+    # Ranks may be threads of one process, which writes one file.
+    heard = {int(e.get("rank", r)) for r, data in ranks.items() for e in data["collectives"]}
+    silent = [rank for rank in range(world) if rank not in ranks and rank not in heard]
     findings = [f"no file of rank {rank}: it died, or writes elsewhere" for rank in silent]
     groups: dict[str, dict[int, dict[int, dict[str, Any]]]] = {}
     for rank, data in sorted(ranks.items()):
@@ -77,7 +79,7 @@ def line_up(ranks: dict[int, dict[str, Any]], last: int) -> dict[str, Any]:
             if entry["peer"] >= 0:  # messages count per pair of ranks
                 continue
             by_seq = groups.setdefault(entry["group"], {})
-            by_seq.setdefault(int(entry["seq"]), {})[rank] = entry
+            by_seq.setdefault(int(entry["seq"]), {})[int(entry.get("rank", rank))] = entry
     report: list[dict[str, Any]] = []
     for group, by_seq in sorted(groups.items()):
         members = sorted({rank for entries in by_seq.values() for rank in entries})

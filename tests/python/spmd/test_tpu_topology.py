@@ -86,6 +86,33 @@ def test_every_collective_compiles(compile_for, topology):
             assert kinds <= KINDS[op], (task, kinds)
 
 
+DTYPES = (
+    *("float32", "bfloat16", "float16", "float8_e4m3fn", "bool", "complex64"),
+    *("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "float64"),
+)
+
+
+def test_the_programs_of_groups_compile(compile_for):
+    """Those that the process group runs where a client spans its processes."""
+    cases = []
+    for dtype in DTYPES:
+        for kind in ("all_reduce", "reduce_scatter"):
+            ops = ["SUM", "PRODUCT"] if dtype == "complex64" else ["SUM", "PRODUCT", "MIN", "MAX"]
+            ops += ["AVG"] if dtype != "bool" else []
+            ops += ["BAND", "BXOR"] if "int" in dtype or dtype == "bool" else []
+            rows = 2 if kind == "reduce_scatter" else 8
+            cases += [(kind, dtype, op, [[8, 128]], [[rows, 128]]) for op in ops]
+        cases.append(("all_gather", dtype, "SUM", [[3, 5]], [[12, 5]]))
+        cases.append(("all_gather", dtype, "SUM", [[3, 5]], [[3, 5]] * 4))
+        cases.append(("all_to_all", dtype, "SUM", [[8, 5]], [[8, 5]]))
+        cases.append(("broadcast", dtype, "SUM", [[8, 5]], [[8, 5]]))
+        cases.append(("reduce_scatter", dtype, "SUM", [[3, 5]] * 4, [[3, 5]]))
+    for kind, dtype, reduction, inputs, outputs in cases:
+        task = {"kind": kind, "dtype": dtype, "reduction": reduction, "size": 4}
+        answer = compile_for("v5e:2x2", {**task, "inputs": inputs, "outputs": outputs})
+        assert answer["collectives"], task
+
+
 @pytest.mark.parametrize("topology", SHAPES)
 def test_a_partitioned_step_compiles(compile_for, topology):
     rows, columns = SHAPES[topology]

@@ -101,6 +101,11 @@ def main() -> None:
             elif "step" in task:
                 text = step_text(task["step"])
                 devices = task["step"][0] * task["step"][1]
+            elif "kind" in task:
+                dtype, devices = getattr(torch, task["dtype"]), task["size"]
+                sizes = task["inputs"], task["outputs"]
+                root = devices - 1
+                text = _C._xla_module(task["kind"], dtype, *sizes, devices, task["reduction"], root)
             else:
                 dtype = getattr(torch, task["dtype"])
                 groups = task["groups"]

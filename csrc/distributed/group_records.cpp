@@ -1,0 +1,51 @@
+// What a group tells about its calls, for error messages and the watchdog.
+#include "csrc/distributed/group.h"
+
+namespace torch_tpu::distributed {
+
+std::string Group::describe(const GroupInfo& info, const Call& call) {
+  std::string text = "[" + call.op + "] ";
+  if (call.message) {
+    text += call.peer < 0 ? "message " + std::to_string(call.seq) + " from anyone"
+                          : "message " + std::to_string(call.seq) +
+                                (call.receives ? " from rank " : " to rank ") +
+                                std::to_string(info.global(call.peer));
+  } else {
+    text += "collective " + std::to_string(call.seq);
+  }
+  text += " of group '" + info.name + "' (rank " + std::to_string(info.global(info.rank)) + " of " +
+          std::to_string(info.size);
+  if (!call.detail.empty()) text += ", " + call.detail;
+  return text + ")" + call.where();
+}
+
+Group::Progress Group::progress() {
+  std::lock_guard lock(mutex_);
+  Progress progress = progress_;
+  if (const Call* last = history_.last()) progress.last = last->op + " " + last->detail;
+  return progress;
+}
+
+std::vector<History::Mark> Group::marks() {
+  std::lock_guard lock(mutex_);
+  return history_.marks();
+}
+
+std::optional<uint64_t> Group::first_difference(const std::vector<History::Mark>& theirs) {
+  std::lock_guard lock(mutex_);
+  return history_.first_difference(theirs);
+}
+
+std::vector<CallPtr> Group::recent() {
+  std::lock_guard lock(mutex_);
+  return history_.calls();
+}
+
+std::vector<CallPtr> Group::outstanding() {
+  std::lock_guard lock(mutex_);
+  std::vector<CallPtr> calls;
+  for (const auto& [record, call] : outstanding_) calls.push_back(call);
+  return calls;
+}
+
+}  // namespace torch_tpu::distributed

@@ -1,0 +1,54 @@
+"""Collectives over XLA, by ranks that are threads of a process with 8 devices: xla_checks.py."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conformance.children import Child
+
+from torch_tpu import _distributed
+
+FOLDER = Path(__file__).parent
+CHECKS = "".join(path.read_text() for path in sorted(FOLDER.glob("xla_checks*.py")))
+
+
+@pytest.fixture(scope="module")
+def devices() -> Iterator[Child]:
+    command = [sys.executable, "-m", "distributed.xla_checks"]
+    child = Child(command, 280.0, TORCH_TPU_CPU_DEVICES="8")
+    yield child
+    child.stop()
+
+
+@pytest.mark.parametrize("name", re.findall(r"^def check_(\w+)", CHECKS, re.MULTILINE))
+def test_on_threads(devices: Child, name: str) -> None:
+    answer = devices.run({"check": name})
+    assert not answer.get("failed", answer.get("detail")), answer
+
+
+def place(machine: str, process: int, device: int, number: int, name: str = "") -> list[Any]:
+    return [machine, process, device, number, name]
+
+
+def test_when_it_is_chosen() -> None:
+    """Ranks say their machine, process, device, and its number in a client that spans."""
+
+    def chosen(places: list[list[Any]], rank: int = 1) -> Any:
+        found = _distributed._xla_transport(places, rank)
+        return found and found.place
+
+    threads = [place("a", 1, 3, -1, "x"), place("a", 1, 2, -1)]
+    assert chosen(threads) == ("x", 1, 2, [3, 2], False, 2)
+    assert chosen([place("a", 1, 3, -1, "x"), place("a", 1, 3, -1)]) is None
+    assert chosen([place("a", 1, 0, -1, "x"), place("a", 2, 0, -1)]) is None
+    assert chosen([place("a", 1, 0, -1, "x"), place("b", 1, 1, -1)]) is None
+    spanning = [place("a", 1, 0, 4, "x"), place("b", 1, 0, 0)]
+    assert chosen(spanning) == ("x", 1, 0, [4, 0], True, 1)
+    both = [place("a", 1, 0, 4, "x"), place("b", 1, 0, 0), place("b", 1, 1, 1)]
+    assert chosen(both, 2) == ("x", 2, 1, [4, 0, 1], True, 2)
+    assert chosen([place("a", 1, 0, 4, "x"), place("b", 1, 0, -1)]) is None
