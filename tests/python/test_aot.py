@@ -81,6 +81,10 @@ def test_hbm_figures_are_those_of_the_memory_analysis():
     donated = sum(a.bytes for a in traced.arguments if a.donated)
     assert donated <= report.hbm["alias_bytes"] <= report.hbm["argument_bytes"]
     assert report.fits
+    # What is listed is in HBM, and what lies in an argument's place is not listed again.
+    assert 0.9 * report.needed < sum(b.bytes for b in report.largest) + report.hbm["code_bytes"]
+    assert sum(b.bytes for b in report.largest) <= report.needed
+    assert {b.name for b in report.largest if b.kind == "parameter"} >= {"0.weight", "2.weight"}
 
 
 def test_heads_of_64_cost_more_than_of_128():

@@ -10,26 +10,17 @@ from typing import Any
 
 from torch_tpu.aot.compiler import Compiled
 from torch_tpu.aot.costs import Collective, Costs, Part, analyse
-from torch_tpu.aot.hlo import Module, parse_module
+from torch_tpu.aot.hlo import parse_module
+from torch_tpu.aot.live import Buffer, largest_arguments, largest_buffers, peak_of
 from torch_tpu.aot.mxu import SlotUse, parse_profile
+from torch_tpu.aot.origin import label_all
 from torch_tpu.aot.padding import Waste, find_waste
 from torch_tpu.aot.topologies import GIB, Topology
 from torch_tpu.aot.trace import Argument, Traced
 
-_LIVE = re.compile(r"^    (.+?): (\d+) bytes \(cumulative")
 _NEEDED = re.compile(r"\(([\d.]+)([KMGT]?)\) exceeds available HBM \(([\d.]+)([KMGT]?)\)")
 _WORTH = 64 * 1024  # bytes of a copy below which nobody cares
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
-
-
-@dataclass
-class Buffer:
-    """Something that takes HBM when most is taken."""
-
-    name: str
-    kind: str
-    shape: str
-    bytes: int
 
 
 @dataclass
@@ -121,6 +112,7 @@ def make_report(traced: Traced, topology: Topology, compiled: Compiled, seconds:
     """Of a program that the compiler took."""
     g = topology.generation
     module = parse_module(compiled.optimized)
+    origins = label_all(module, traced.arguments)
     costs = analyse(module, traced.devices)
     use = parse_profile(compiled.profile.splitlines())
     _add_mxu(costs, use)
@@ -137,7 +129,7 @@ def make_report(traced: Traced, topology: Topology, compiled: Compiled, seconds:
         compiled.seconds,
         True,
         hbm,
-        _live(compiled.live, module, traced.arguments),
+        largest_buffers(compiled.live, module, origins),
         costs.flops,
         costs.bytes,
         {k: v for k, v in figures["costs"].items() if not re.search(r"\d|\{", k)},
@@ -195,12 +187,9 @@ def too_large(
     report = Report(
         traced.name, topology.name, traced.devices, g.title, "", seconds[0], seconds[1], False, hbm
     )
-    report.largest = _live(live, None, traced.arguments)
-    if not report.largest:
-        report.largest = [
-            Buffer(a.name, a.kind, _shape_text(a), _share(a, traced.devices))
-            for a in sorted(traced.arguments, key=lambda a: -_share(a, traced.devices))
-        ][:20]
+    report.largest = peak_of(live, traced.arguments) or largest_arguments(
+        traced.arguments, traced.devices
+    )
     report.parameters = sum(_elements(a) for a in traced.arguments if a.kind == "parameter")
     report.risks, report.module = list(traced.risks), traced.text
     report.notes = [" ".join(text.split())[:600], *traced.notes]
@@ -209,14 +198,6 @@ def too_large(
 
 def _elements(argument: Argument) -> int:
     return argument.bytes // argument.dtype.itemsize
-
-
-def _share(argument: Argument, devices: int) -> int:
-    return argument.bytes // (devices if argument.divided is not None else 1)
-
-
-def _shape_text(argument: Argument) -> str:
-    return f"{str(argument.dtype).removeprefix('torch.')}[{','.join(map(str, argument.shape))}]"
 
 
 def _bound(costs: Costs, topology: Topology) -> str:
@@ -240,34 +221,6 @@ def _mxu(costs: Costs, topology: Topology) -> float | None:
             weighted += part.mxu * seconds
             total += seconds
     return weighted / total if total else None
-
-
-def _live(text: str, module: Module | None, arguments: list[Argument]) -> list[Buffer]:
-    """The largest of what is alive at the peak, by the compiler's own account."""
-    _, _, peak = text.partition("(peak):\n")
-    known = {}
-    if module is not None:
-        known = {i.name: i for c in module.computations.values() for i in c.instructions}
-    out = []
-    for line in peak.splitlines():
-        match = _LIVE.match(line)
-        if match is None:
-            break
-        name = match[1].split("{")[0]
-        instruction = known.get(name)
-        number = re.match(r"(?:Arg_|param\.?|p)(\d+)(?:\.\d+)?$", name)
-        kind, shape, label = "temporary", "", name
-        if instruction is not None:
-            shape = str(instruction.shape)
-            label = instruction.op_name or name
-            if instruction.opcode == "parameter" and instruction.parameter < len(arguments):
-                argument = arguments[instruction.parameter]
-                kind, label = argument.kind, argument.name
-        elif number and int(number[1]) < len(arguments):
-            argument = arguments[int(number[1])]
-            kind, label, shape = argument.kind, argument.name, _shape_text(argument)
-        out.append(Buffer(label, kind, shape[:120], int(match[2])))
-    return sorted(out, key=lambda b: -b.bytes)[:40]
 
 
 def gib(value: float) -> float:
