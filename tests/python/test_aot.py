@@ -140,6 +140,20 @@ def test_a_model_that_does_not_fit(tmp_path, capsys):
     assert "parameter  weight" in out
 
 
+def test_activations_that_do_not_fit():
+    model = nn.Sequential(nn.Linear(4096, 16384), nn.GELU(), nn.Linear(16384, 4096)).to("meta")
+    opt = torch.optim.SGD(model.parameters())
+    step = aot.TrainStep(model, opt, lambda m, x: m(x).square().mean())
+    report = aot.compile(step, (meta(131072, 4096, dtype=torch.float32),))
+    assert not report.fits
+    first = report.largest[0]
+    assert first.kind == "temporary"
+    assert first.shape == "f32[131072,16384]"
+    assert "aten::linear" in first.name
+    assert first.bytes == 8 << 30
+    assert {b.name for b in report.largest if b.kind == "parameter"} >= {"0.weight", "2.weight"}
+
+
 def test_side_by_side(tmp_path, capsys):
     script = tmp_path / "model.py"
     script.write_text(BUILD)

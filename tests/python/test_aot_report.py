@@ -252,7 +252,7 @@ def test_a_model_that_does_not_fit(matmul):
         "[PJRT_Compile] RESOURCE_EXHAUSTED: E1000: CompileTimeHbmOom: Ran out of memory on HBM, "
         "the total memory required for HLO temporaries (16.75G) exceeds available HBM (15.75G)."
     )
-    report = too_large(traced, aot.parse_topology("v5e:2x2"), text, "", (0.1, 2.0))
+    report = too_large(traced, aot.parse_topology("v5e:2x2"), text, (0.1, 2.0))
     assert not report.fits
     assert report.hbm == {"limit": int(15.75 * 2**30), "needed": int(16.75 * 2**30)}
     assert report.largest[0].name == "weight"

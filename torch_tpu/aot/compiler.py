@@ -34,12 +34,13 @@ class CompilerTimeoutError(AotError):
 
 class DoesNotFitError(AotError):
     """The program needs more HBM than a device has; `text` is what the compiler says, `live` what
-    would be alive at the peak."""
+    would be alive at the peak, `optimized` the module with that."""
 
     def __init__(self, message: str, text: str) -> None:
         super().__init__(message)
         self.text = text
         self.live = ""
+        self.optimized = b""
         self.seconds = 0.0
 
 
@@ -93,7 +94,8 @@ def environment(dump: Path | None, profile: bool = True) -> dict[str, str]:
         )
         env["LIBTPU_INIT_ARGS"] = f"{env.get('LIBTPU_INIT_ARGS', '')} {flags}".strip()
     if dump is not None:
-        env["XLA_FLAGS"] = f"{env.get('XLA_FLAGS', '')} --xla_dump_to={dump}".strip()
+        flags = f"--xla_dump_to={dump} --xla_dump_hlo_as_text --xla_dump_hlo_as_proto"
+        env["XLA_FLAGS"] = f"{env.get('XLA_FLAGS', '')} {flags}".strip()
     return env
 
 
@@ -131,7 +133,10 @@ def compile_text(
         if answer["status"] != "ok":
             error = _error(answer, topology)
             if isinstance(error, DoesNotFitError):
-                error.live = _largest(dump, "*optimizations-live-range.txt")
+                error.live = _largest(dump, "*optimizations-live-range.txt").decode(
+                    errors="replace"
+                )
+                error.optimized = _largest(dump, "*after_optimizations.hlo.pb")
                 error.seconds = answer.get("seconds", 0.0)
             raise error
         return _collect(answer, folder, dump)
@@ -150,17 +155,17 @@ def _collect(answer: dict[str, Any], folder: Path, dump: Path) -> Compiled:
         answer["seconds"],
         answer["compiler"],
         answer["kinds"],
-        _largest(dump, "*TLP*static-bundle-profile.txt"),
-        _largest(dump, "*optimizations-live-range.txt"),
+        _largest(dump, "*TLP*static-bundle-profile.txt").decode(errors="replace"),
+        _largest(dump, "*optimizations-live-range.txt").decode(errors="replace"),
         executable.read_bytes() if executable.exists() else None,
         [(name, value) for name, value in answer.get("fingerprint", [])],
     )
 
 
-def _largest(folder: Path, pattern: str) -> str:
+def _largest(folder: Path, pattern: str) -> bytes:
     """The program's own; small ones beside it belong to its start and end."""
     files = sorted(folder.glob(pattern), key=lambda f: f.stat().st_size)
-    return files[-1].read_text(errors="replace") if files else ""
+    return files[-1].read_bytes() if files else b""
 
 
 def _error(answer: dict[str, Any], topology: Topology) -> AotError:

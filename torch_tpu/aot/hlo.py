@@ -212,6 +212,14 @@ def parse_module(data: bytes) -> Module:
     return Module(text_of(fields, 1), entry, computations, aliases)
 
 
+def parse_dump(data: bytes) -> Module:
+    """Of an HloProto, as the compiler dumps it: the module, and beside it where its values lie."""
+    inner = fields_of(data).get(1, [b""])[0]
+    if not isinstance(inner, bytes):
+        raise ValueError("a dump without a module")
+    return parse_module(inner)
+
+
 def _instruction(fields: Fields) -> Instruction:
     config = fields.get(43, [b""])[-1]
     return Instruction(

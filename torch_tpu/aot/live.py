@@ -14,8 +14,6 @@ from torch_tpu.aot.origin import Origins, Value
 from torch_tpu.aot.trace import Argument
 
 _RANGE = re.compile(r"^    (.+)\{([\d,]*)\}:(\d+)-(\d+)$")
-_PEAK = re.compile(r"^    (.+?)(\{[\d,]*\})?: (\d+) bytes \(cumulative")
-_ARGUMENT = re.compile(r"(?:Arg_|param\.?|p)(\d+)(?:\.\d+)?$")
 _MOST = 40  # that are listed
 
 
@@ -156,32 +154,11 @@ def _label(memory: _Memory, origins: Origins) -> str:
     return next(filter(None, labels), values[0][0])
 
 
-def peak_of(text: str, arguments: list[Argument]) -> list[Buffer]:
-    """The compiler's own list, for a program that it did not finish: without its module nothing
-    is known of a value but its name."""
-    _, _, peak = text.partition("(peak):\n")
-    out = []
-    for line in peak.splitlines():
-        match = _PEAK.match(line)
-        if match is None:
-            break
-        number = _ARGUMENT.match(match[1])
-        if number and int(number[1]) < len(arguments):
-            a = arguments[int(number[1])]
-            out.append(Buffer(a.name, a.kind, shape_text(a), int(match[3])))
-        else:
-            out.append(Buffer(match[1], "temporary", "", int(match[3])))
-    return sorted(out, key=lambda b: -b.bytes)[:_MOST]
-
-
 def largest_arguments(arguments: list[Argument], devices: int) -> list[Buffer]:
     """Where the compiler says nothing of the rest."""
-    made = [
-        Buffer(a.name, a.kind, shape_text(a), a.bytes // (1 if a.divided is None else devices))
-        for a in arguments
-    ]
+    made = []
+    for a in arguments:
+        shape = f"{str(a.dtype).removeprefix('torch.')}[{','.join(map(str, a.shape))}]"
+        share = a.bytes // (1 if a.divided is None else devices)
+        made.append(Buffer(a.name, a.kind, shape, share))
     return sorted(made, key=lambda b: -b.bytes)[:_MOST]
-
-
-def shape_text(argument: Argument) -> str:
-    return f"{str(argument.dtype).removeprefix('torch.')}[{','.join(map(str, argument.shape))}]"

@@ -10,8 +10,8 @@ from typing import Any
 
 from torch_tpu.aot.compiler import Compiled
 from torch_tpu.aot.costs import Collective, Costs, Part, analyse
-from torch_tpu.aot.hlo import parse_module
-from torch_tpu.aot.live import Buffer, largest_arguments, largest_buffers, peak_of
+from torch_tpu.aot.hlo import parse_dump, parse_module
+from torch_tpu.aot.live import Buffer, largest_arguments, largest_buffers
 from torch_tpu.aot.mxu import SlotUse, parse_profile
 from torch_tpu.aot.origin import label_all
 from torch_tpu.aot.padding import Waste, find_waste
@@ -175,9 +175,14 @@ def _add_mxu(costs: Costs, use: dict[str, SlotUse]) -> None:
 
 
 def too_large(
-    traced: Traced, topology: Topology, text: str, live: str, seconds: tuple[float, float]
+    traced: Traced,
+    topology: Topology,
+    text: str,
+    seconds: tuple[float, float],
+    live: str = "",
+    optimized: bytes = b"",
 ) -> Report:
-    """Of a program that the compiler refused for its size."""
+    """Of a program that the compiler refused for its size, with what it dumped before."""
     g = topology.generation
     hbm = {"limit": g.hbm, "needed": 0}
     found = _NEEDED.search(text)
@@ -187,9 +192,11 @@ def too_large(
     report = Report(
         traced.name, topology.name, traced.devices, g.title, "", seconds[0], seconds[1], False, hbm
     )
-    report.largest = peak_of(live, traced.arguments) or largest_arguments(
-        traced.arguments, traced.devices
-    )
+    if live and optimized:
+        module = parse_dump(optimized)
+        report.largest = largest_buffers(live, module, label_all(module, traced.arguments))
+    else:
+        report.largest = largest_arguments(traced.arguments, traced.devices)
     report.parameters = sum(_elements(a) for a in traced.arguments if a.kind == "parameter")
     report.risks, report.module = list(traced.risks), traced.text
     report.notes = [" ".join(text.split())[:600], *traced.notes]
