@@ -244,6 +244,9 @@ def test_a_pack_of_what_was_exported(tmp_path, capsys):
     assert set(fields) == set(torch_tpu._C._fingerprint()) - {"host_cpu", "host_threads"}
     for name in ("torch", "torch_tpu", "torch_library", "format"):
         assert fields[name] == torch_tpu._C._fingerprint()[name]
+    # A process with the device has none of the flags that the report's dumps take.
+    assert fields["compiler_flags"] == torch_tpu._C._fingerprint()["compiler_flags"]
+    assert b"torch-tpu-aot" not in pack.read_bytes()
     with pytest.raises(RuntimeError, match="platform: tpu there, cpu here"):
         torch_tpu.load_pack(pack)
     assert main([*command, "--shard", "fsdp"]) == 2
