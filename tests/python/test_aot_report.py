@@ -14,11 +14,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from browser import check, needs_browser
 from torch import nn
 
 from torch_tpu import aot
 from torch_tpu.aot import compiler, hlo
-from torch_tpu.aot.costs import analyse
+from torch_tpu.aot.costs import Part, analyse
 from torch_tpu.aot.html import page
 from torch_tpu.aot.loops import trip_count
 from torch_tpu.aot.mxu import parse_profile
@@ -49,6 +50,10 @@ def compiled(name: str) -> compiler.Compiled:
         text("profile"),
         text("live"),
     )
+
+
+def attend(q, k, v):
+    return nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
 
 
 @pytest.fixture
@@ -173,8 +178,7 @@ def test_hbm_figures_are_the_compilers(matmul):
 def test_the_largest_in_hbm_are_those_of_hbm():
     """Attention as a loop of the compiler's, which carries its sums in VMEM."""
     q = torch.empty(8, 12, 1024, 64, device="meta", dtype=torch.bfloat16)
-    attend = torch.nn.functional.scaled_dot_product_attention
-    traced = aot.trace(lambda q, k, v: attend(q, k, v, is_causal=True), (q, q, q))
+    traced = aot.trace(attend, (q, q, q))
     report = make_report(traced, aot.parse_topology("v5e:2x2"), compiled("attend"), 0.1)
     assert [(b.kind, b.bytes) for b in report.largest if b.bytes > 1024] == [
         *[("input", 12 << 20)] * 3,
@@ -212,6 +216,15 @@ def test_loops_count_as_often_as_they_run():
     assert sum(c.link_bytes for c in gathers) == 24 * 256 * 512 * 2 * 3 // 4
 
 
+def test_what_stays_in_vmem_is_not_bound_by_memory():
+    g = aot.parse_topology("v5e:2x2").generation
+    inside = Part("fusion.1", "fusion", "", "f32[32,128]", 1, 0.0, 0, 1000)
+    assert inside.bound(g) == "compute"
+    assert inside.time(g) == 1000 / g.clock
+    outside = Part("fusion.2", "fusion", "", "f32[32,128]", 1, 0.0, 16384, 0)
+    assert outside.bound(g) == "memory"
+
+
 def test_text_json_and_page(matmul):
     text = str(matmul)
     for words in ("HBM: fits", "compute", "aten::linear", "parameter  weight", "2.15 GFLOP"):
@@ -219,6 +232,8 @@ def test_text_json_and_page(matmul):
     data = json.loads(matmul.to_json())
     assert data["fits"] is True
     assert data["parts"][0]["mxu"] > 0.9
+    assert data["parts"][0]["bound"] == "compute"
+    assert sum(p["seconds"] for p in data["parts"]) == pytest.approx(matmul.device_seconds)
     html = matmul.html()
     check_page(html)
     assert "Roofline" in html
@@ -261,6 +276,19 @@ def test_a_model_that_does_not_fit(matmul):
     side_by_side = compare([matmul, report])
     assert "NO" in side_by_side
     check_page(page([matmul, report]))
+
+
+@needs_browser
+def test_pages_in_a_browser(matmul, tmp_path):
+    """A report, and several side by side, one of them on what does not fit."""
+    q = torch.empty(8, 12, 1024, 64, device="meta", dtype=torch.bfloat16)
+    traced = aot.trace(attend, (q, q, q))
+    where = aot.parse_topology("v5e:2x2")
+    other = make_report(traced, where, compiled("attend"), 0.1)
+    large = too_large(traced, where, "[PJRT_Compile] RESOURCE_EXHAUSTED: " + "words " * 80, (1, 2))
+    matmul.html(tmp_path / "one.html")
+    (tmp_path / "several.html").write_text(page([matmul, other, large]), encoding="utf-8")
+    check(tmp_path, ["one.html", "several.html"], tmp_path)
 
 
 @pytest.mark.parametrize(

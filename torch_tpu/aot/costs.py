@@ -43,9 +43,14 @@ class Part:
         """No device of the generation can be faster."""
         return max(self.flops / generation.flops, self.bytes / generation.bandwidth)
 
+    def time(self, generation: Generation) -> float:
+        """The estimate: that, or the compiler's cycles where they are more."""
+        return max(self.seconds(generation), self.cycles / generation.clock)
+
     def bound(self, generation: Generation) -> str:
-        by_flops = self.flops / generation.flops
-        return "compute" if by_flops > self.bytes / generation.bandwidth else "memory"
+        """By what it is; "memory" is HBM, so what stays in VMEM is bound by compute."""
+        by_bytes = self.bytes / generation.bandwidth
+        return "memory" if by_bytes > self.flops / generation.flops else "compute"
 
 
 @dataclass

@@ -15,7 +15,7 @@ from torch_tpu.aot.live import Buffer, largest_arguments, largest_buffers
 from torch_tpu.aot.mxu import SlotUse, parse_profile
 from torch_tpu.aot.origin import label_all
 from torch_tpu.aot.padding import Waste, find_waste
-from torch_tpu.aot.topologies import GIB, Topology
+from torch_tpu.aot.topologies import GENERATIONS, GIB, Topology
 from torch_tpu.aot.trace import Argument, Traced
 
 _NEEDED = re.compile(r"\(([\d.]+)([KMGT]?)\) exceeds available HBM \(([\d.]+)([KMGT]?)\)")
@@ -85,6 +85,9 @@ class Report:
             del out[key]
         for waste, of in zip(out["padding"], self.padding, strict=True):
             waste["waste"] = of.waste
+        g = GENERATIONS[self.topology.partition(":")[0]]
+        for part, part_of in zip(out["parts"], self.parts, strict=True):
+            part |= {"seconds": part_of.time(g), "bound": part_of.bound(g)}
         out |= {"seconds": self.seconds, "needed": self.needed, "wasted": self.wasted}
         return out
 
@@ -135,11 +138,11 @@ def make_report(traced: Traced, topology: Topology, compiled: Compiled, seconds:
         {k: v for k, v in figures["costs"].items() if not re.search(r"\d|\{", k)},
         sum(p.seconds(g) for p in costs.parts),
         costs.cycles / g.clock,
-        sum(max(p.seconds(g), p.cycles / g.clock) for p in costs.parts),
+        sum(p.time(g) for p in costs.parts),
         sum(c.link_bytes for c in costs.collectives) / g.link,
         _bound(costs, topology),
         _mxu(costs, topology),
-        sorted(costs.parts, key=lambda p: -max(p.seconds(g), p.cycles / g.clock)),
+        sorted(costs.parts, key=lambda p: -p.time(g)),
         find_waste(module, traced.arguments),
         sorted((m for m in costs.moves if m.bytes >= _WORTH), key=lambda p: -p.bytes),
         sorted(costs.collectives, key=lambda c: -c.link_bytes),
@@ -211,7 +214,7 @@ def _bound(costs: Costs, topology: Topology) -> str:
     g = topology.generation
     by_kind = {"compute": 0.0, "memory": 0.0}
     for part in costs.parts:
-        by_kind[part.bound(g)] += part.seconds(g)
+        by_kind[part.bound(g)] += part.time(g)
     links = sum(c.link_bytes for c in costs.collectives) / g.link
     if links > sum(by_kind.values()):
         return "links"
@@ -224,7 +227,7 @@ def _mxu(costs: Costs, topology: Topology) -> float | None:
     weighted = total = 0.0
     for part in costs.parts:
         if part.mxu is not None:
-            seconds = max(part.cycles / g.clock, part.seconds(g))
+            seconds = part.time(g)
             weighted += part.mxu * seconds
             total += seconds
     return weighted / total if total else None

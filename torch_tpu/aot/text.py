@@ -116,7 +116,7 @@ def _time(report: Report, rows: int) -> list[str]:
         "       time  bound    MXU   what",
     ]
     for p in report.parts[:rows]:
-        seconds = max(p.seconds(g), p.cycles / g.clock)
+        seconds = p.time(g)
         mxu = "   -" if p.mxu is None else f"{p.mxu:4.2f}"
         times = f" x{p.times}" if p.times > 1 else ""
         label = p.op_name or p.opcode
