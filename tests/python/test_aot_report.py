@@ -6,8 +6,10 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import signal
 import subprocess
 import sys
+import threading
 import time
 from html.parser import HTMLParser
 from pathlib import Path
@@ -407,6 +409,32 @@ def test_a_child_ends_with_its_parent(tmp_path):
         time.sleep(0.05)
     else:
         raise AssertionError("it lives on")
+
+
+def test_a_command_that_is_terminated_leaves_nothing(fake, tmp_path, monkeypatch):
+    monkeypatch.setattr(compiler, "require_libtpu", lambda *_: None)
+    monkeypatch.setattr(aot, "require_libtpu_or_site", lambda: None)
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    monkeypatch.setattr(compiler.tempfile, "tempdir", str(scratch))
+    script = tmp_path / "model.py"
+    script.write_text(
+        "import torch\ndef hang(x): return x + 1\ndef build(): return hang, (torch.ones(8),)\n"
+    )
+
+    def terminate():
+        while not (fake and any(scratch.iterdir())):
+            time.sleep(0.02)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    thread = threading.Thread(target=terminate)
+    thread.start()
+    with pytest.raises(SystemExit) as end:
+        main(["aot", f"{script}:build"])
+    thread.join()
+    assert end.value.code == 143
+    assert fake[0].returncode is not None
+    assert not any(scratch.iterdir())
 
 
 def test_libtpu_missing_is_named(monkeypatch, tmp_path, capsys):
