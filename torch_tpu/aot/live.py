@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import accumulate
 
-from torch_tpu.aot.hlo import Computation, Module, Shape
+from torch_tpu.aot.hlo import Computation, Instruction, Module, Shape
 from torch_tpu.aot.origin import Origins, Value
 from torch_tpu.aot.trace import Argument
 
@@ -76,7 +76,20 @@ def _memories(text: str, module: Module, origins: Origins) -> list[_Memory]:
 
     for one, other in _shared(module, origins):
         leader[find(one)] = find(other)
+    lives = _lives(text, origins)
+    for one, other in _written_in_place(module, origins):
+        # Only where nobody reads the old contents later.
+        if one in lives and other in lives and lives[other][1] <= lives[one][0]:
+            leader[find(one)] = find(other)
     out: dict[Value, _Memory] = {}
+    for value, (start, end, shape) in lives.items():
+        out.setdefault(find(value), _Memory()).values.append((start, end, value, shape))
+    return list(out.values())
+
+
+def _lives(text: str, origins: Origins) -> dict[Value, tuple[int, int, Shape]]:
+    """When each array in HBM is made and last read."""
+    out: dict[Value, tuple[int, int, Shape]] = {}
     _, _, ranges = text.partition("BufferLiveRange:\n")
     for line in ranges.splitlines():
         match = _RANGE.match(line)
@@ -88,10 +101,11 @@ def _memories(text: str, module: Module, origins: Origins) -> list[_Memory]:
         shape = shape_at(origins.instructions[name][1].shape, index)
         if shape is None or shape.parts or shape.space != 0:
             continue
-        value = origins.value(name, index)
-        lives = int(match[3]), int(match[4]), value, shape
-        out.setdefault(find(value), _Memory()).values.append(lives)
-    return list(out.values())
+        value, start, end = origins.value(name, index), int(match[3]), int(match[4])
+        if value in out:  # the same under another name
+            start, end = min(start, out[value][0]), max(end, out[value][1])
+        out[value] = start, end, shape
+    return out
 
 
 def _shared(module: Module, origins: Origins) -> Iterator[tuple[Value, Value]]:
@@ -108,6 +122,34 @@ def _shared(module: Module, origins: Origins) -> Iterator[tuple[Value, Value]]:
     for index, number in module.aliases:
         if number in names:
             yield origins.value(entry.by_id[entry.root].name, index), (names[number], ())
+
+
+def _written_in_place(module: Module, origins: Origins) -> Iterator[tuple[Value, Value]]:
+    """Results of updates of an array, and that array, whose memory the compiler uses again."""
+    for computation, i in origins.instructions.values():
+        number = _updated(module, i)
+        if number is not None:
+            old = computation.by_id[i.operands[number]].name
+            yield origins.value(i.name), origins.value(old)
+
+
+def _updated(module: Module, i: Instruction) -> int | None:
+    """Which operand an instruction updates, if it does."""
+    if i.opcode in ("dynamic-update-slice", "scatter"):
+        return 0
+    if i.opcode != "fusion":
+        return None
+    fused = module.computations[i.called[0]]
+    root = fused.by_id[fused.root]
+    while root.opcode in ("bitcast", "reshape"):
+        root = fused.by_id[root.operands[0]]
+    number = _updated(module, root)
+    if number is None:
+        return None
+    old = fused.by_id[root.operands[number]]
+    while old.opcode in ("bitcast", "reshape"):
+        old = fused.by_id[old.operands[0]]
+    return old.parameter if old.opcode == "parameter" else None
 
 
 def _ends(computation: Computation) -> Iterator[str]:

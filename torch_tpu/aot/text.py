@@ -125,7 +125,7 @@ def _time(report: Report, rows: int) -> list[str]:
             f"{label[:70]}"
         )
     out.append(
-        f"  SparseCore: {report.sparse_core} instructions"
+        f"  SparseCore: {report.sparse_core} instruction{'s' if report.sparse_core > 1 else ''}"
         if report.sparse_core
         else "  SparseCore: not used"
         + ("" if g.sparse_cores else f" ({report.generation} has none)")
