@@ -99,6 +99,34 @@ def test_heads_of_64_cost_more_than_of_128():
     assert reports[0].seconds > reports[1].seconds
 
 
+def test_kernels_of_pallas_count():
+    jax = pytest.importorskip("jax")
+    from jax.experimental import pallas as pl
+
+    from torch_tpu import kernels
+
+    def attend(q, k, v):
+        return kernels.flash_attention(q, k, v, is_causal=True, block_q=256, block_k=256)
+
+    report = aot.compile(attend, (meta(2, 4, 1024, 128),) * 3)
+    # Of 4 x 4 blocks of scores 10 count; two products each.
+    assert report.flops == 2 * 2 * (2 * 4) * 10 * 256 * 256 * 128
+    (kernel,) = [p for p in report.parts if p.flops]
+    assert kernel.op_name.startswith("torch_tpu::flash_attention at test_aot.py:")
+    assert 0 < kernel.mxu < 1
+    assert not report.notes
+
+    def double(x):
+        def body(x_ref, out_ref):
+            out_ref[...] = x_ref[...] * 2
+
+        return pl.pallas_call(body, out_shape=jax.ShapeDtypeStruct(x.shape, x.dtype))(x)
+
+    op = torch_tpu.jax_op("test_aot::double", double)
+    report = aot.compile(lambda x: op(x), (meta(256, 256, dtype=torch.float32),))
+    assert any("1 Pallas kernel" in n and "cost_estimate" in n for n in report.notes)
+
+
 ROW_MAJOR = """module @copy {{
   func.func public @main(%arg0: tensor<8x12x1024x{d}xbf16> {{mhlo.layout_mode = "{{3,2,1,0}}"}}) -> (tensor<8x12x1024x{d}xbf16> {{mhlo.layout_mode = "{{3,2,1,0}}"}}) {{
     %0 = stablehlo.add %arg0, %arg0 : tensor<8x12x1024x{d}xbf16>

@@ -159,6 +159,11 @@ def make_report(traced: Traced, topology: Topology, compiled: Compiled, seconds:
         report.notes.append(
             f"{costs.unknown_loops} loops whose number of turns only the data tell are counted once"
         )
+    if costs.unknown_kernels:
+        report.notes.append(
+            f"{costs.unknown_kernels} Pallas kernel(s) do not say what they compute: no FLOPs are "
+            "counted for them. Give pallas_call a cost_estimate"
+        )
     return report
 
 
@@ -170,7 +175,7 @@ def _add_mxu(costs: Costs, use: dict[str, SlotUse]) -> None:
         return part.opcode, part.shape, part.flops / part.times, part.cycles // part.times
 
     for part in costs.parts:
-        if part.name in use and part.flops:
+        if part.name in use and (part.flops or use[part.name].mxu):
             part.mxu = known[form(part)] = use[part.name].mxu
     for part in costs.parts:
         if part.mxu is None and part.flops:
