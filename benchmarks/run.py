@@ -182,6 +182,9 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument(
         "--timeout", type=float, default=600, help="seconds to wait for an answer (default: 600)"
     )
+    parser.add_argument(
+        "--list", action="store_true", help="name workloads and contestants, and end"
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all times here")
     return parser.parse_args()
 
@@ -212,9 +215,29 @@ def document(tables: list[Table], args: argparse.Namespace, load: float) -> dict
     }
 
 
+def names(args: argparse.Namespace) -> int:
+    """What --list shows: workloads, and the contestants that there are here."""
+    found, left_out = find(args.reference)
+    optional = {c.name: c.name in OPTIONAL for c in found}
+    if args.json is not None:
+        contestants = [{"name": name, "optional": only} for name, only in optional.items()]
+        data = {"workloads": WORKLOADS, "contestants": contestants, "left_out": left_out}
+        args.json.write_text(json.dumps(data, indent=1) + "\n")
+    width = max(map(len, [*WORKLOADS, *optional]))
+    print("workloads")
+    print("\n".join(f"  {name:<{width}}  {what}" for name, what in WORKLOADS.items()))
+    print("\ncontestants")
+    for name, only_asked in optional.items():
+        print(f"  {name:<{width}}  only when asked for" if only_asked else f"  {name}")
+    print("\n".join(f"left out, {line}" for line in left_out))
+    return 0
+
+
 def main() -> int:
     """Runs the workloads asked for; the exit code is 1 if one of ours failed."""
     args = parse_args()
+    if args.list:
+        return names(args)
     works = args.workloads.split(",")
     if unknown := [name for name in works if name not in WORKLOADS]:
         wrong(f"no workload {', '.join(unknown)}; there are {', '.join(WORKLOADS)}")

@@ -121,3 +121,15 @@ def look(folder: Path, pages: list[str], scratch: Path) -> tuple[list[Seen], lis
     assert isinstance(answer, list), answer
     said = [line for line in log.read_text(errors="replace").splitlines() if ":CONSOLE" in line]
     return [Seen(**one) for one in answer], said
+
+
+def check(folder: Path, pages: list[str], scratch: Path) -> None:
+    """They show something, say no error, and are no wider than the window."""
+    seen, said = look(folder, pages, scratch)
+    assert not said
+    assert len(seen) == 2 * len(pages)
+    for one in seen:
+        assert one.inner == one.width
+        assert one.text > 100
+        assert one.scroll <= one.client, f"{one.url} at {one.width}: {one.wide}"
+        assert not one.wide, f"{one.url} at {one.width}: {one.wide}"

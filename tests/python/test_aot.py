@@ -81,6 +81,10 @@ def test_hbm_figures_are_those_of_the_memory_analysis():
     donated = sum(a.bytes for a in traced.arguments if a.donated)
     assert donated <= report.hbm["alias_bytes"] <= report.hbm["argument_bytes"]
     assert report.fits
+    # What is listed is in HBM, and what lies in an argument's place is not listed again.
+    assert 0.9 * report.needed < sum(b.bytes for b in report.largest) + report.hbm["code_bytes"]
+    assert sum(b.bytes for b in report.largest) <= report.needed
+    assert {b.name for b in report.largest if b.kind == "parameter"} >= {"0.weight", "2.weight"}
 
 
 def test_heads_of_64_cost_more_than_of_128():
@@ -93,6 +97,34 @@ def test_heads_of_64_cost_more_than_of_128():
     ]
     assert reports[0].bytes > 1.5 * reports[1].bytes
     assert reports[0].seconds > reports[1].seconds
+
+
+def test_kernels_of_pallas_count():
+    jax = pytest.importorskip("jax")
+    from jax.experimental import pallas as pl
+
+    from torch_tpu import kernels
+
+    def attend(q, k, v):
+        return kernels.flash_attention(q, k, v, is_causal=True, block_q=256, block_k=256)
+
+    report = aot.compile(attend, (meta(2, 4, 1024, 128),) * 3)
+    # Of 4 x 4 blocks of scores 10 count; two products each.
+    assert report.flops == 2 * 2 * (2 * 4) * 10 * 256 * 256 * 128
+    (kernel,) = [p for p in report.parts if p.flops]
+    assert kernel.op_name.startswith("torch_tpu::flash_attention at test_aot.py:")
+    assert 0 < kernel.mxu < 1
+    assert not report.notes
+
+    def double(x):
+        def body(x_ref, out_ref):
+            out_ref[...] = x_ref[...] * 2
+
+        return pl.pallas_call(body, out_shape=jax.ShapeDtypeStruct(x.shape, x.dtype))(x)
+
+    op = torch_tpu.jax_op("test_aot::double", double)
+    report = aot.compile(lambda x: op(x), (meta(256, 256, dtype=torch.float32),))
+    assert any("1 Pallas kernel" in n and "cost_estimate" in n for n in report.notes)
 
 
 ROW_MAJOR = """module @copy {{
@@ -134,6 +166,20 @@ def test_a_model_that_does_not_fit(tmp_path, capsys):
     assert "DOES NOT FIT" in out
     assert "of 15.8 GiB" in out
     assert "parameter  weight" in out
+
+
+def test_activations_that_do_not_fit():
+    model = nn.Sequential(nn.Linear(4096, 16384), nn.GELU(), nn.Linear(16384, 4096)).to("meta")
+    opt = torch.optim.SGD(model.parameters())
+    step = aot.TrainStep(model, opt, lambda m, x: m(x).square().mean())
+    report = aot.compile(step, (meta(131072, 4096, dtype=torch.float32),))
+    assert not report.fits
+    first = report.largest[0]
+    assert first.kind == "temporary"
+    assert first.shape == "f32[131072,16384]"
+    assert "aten::linear" in first.name
+    assert first.bytes == 8 << 30
+    assert {b.name for b in report.largest if b.kind == "parameter"} >= {"0.weight", "2.weight"}
 
 
 def test_side_by_side(tmp_path, capsys):
@@ -226,6 +272,9 @@ def test_a_pack_of_what_was_exported(tmp_path, capsys):
     assert set(fields) == set(torch_tpu._C._fingerprint()) - {"host_cpu", "host_threads"}
     for name in ("torch", "torch_tpu", "torch_library", "format"):
         assert fields[name] == torch_tpu._C._fingerprint()[name]
+    # A process with the device has none of the flags that the report's dumps take.
+    assert fields["compiler_flags"] == torch_tpu._C._fingerprint()["compiler_flags"]
+    assert b"torch-tpu-aot" not in pack.read_bytes()
     with pytest.raises(RuntimeError, match="platform: tpu there, cpu here"):
         torch_tpu.load_pack(pack)
     assert main([*command, "--shard", "fsdp"]) == 2

@@ -6,22 +6,26 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import signal
 import subprocess
 import sys
+import threading
 import time
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 import torch
+from browser import check, needs_browser
 from torch import nn
 
 from torch_tpu import aot
 from torch_tpu.aot import compiler, hlo
-from torch_tpu.aot.costs import analyse
+from torch_tpu.aot.costs import Part, analyse
 from torch_tpu.aot.html import page
 from torch_tpu.aot.loops import trip_count
 from torch_tpu.aot.mxu import parse_profile
+from torch_tpu.aot.origin import label_all
 from torch_tpu.aot.padding import fix_of
 from torch_tpu.aot.report import make_report, too_large
 from torch_tpu.aot.text import compare
@@ -48,6 +52,10 @@ def compiled(name: str) -> compiler.Compiled:
         text("profile"),
         text("live"),
     )
+
+
+def attend(q, k, v):
+    return nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
 
 
 @pytest.fixture
@@ -84,9 +92,12 @@ def test_padding_of_shapes():
     heads = hlo.Shape("bf16", 16, (8, 12, 1024, 64), (), (3, 2, 1, 0), ((8, 128), (2, 1)))
     assert heads.padded_dims == (8, 12, 1024, 128)
     assert heads.padded_bytes == 2 * heads.bytes
-    assert "fills half of each tile; a head dim" in fix_of(
+    assert "fills half of each tile; if it is a head dim" in fix_of(
         [8, 12, 1024, 64], [8, 12, 1024, 128], (3, 2, 1, 0)
     )
+    counts = fix_of([1, 32, 2048], [1, 128, 2048], (1, 2, 0))  # of heads, not their width
+    assert "head dim" not in counts
+    assert "multiple of 128" in counts
     assert "vocabulary" in fix_of([768, 50257], [768, 50304], (1, 0))
     assert "below 8" in fix_of([2, 128], [8, 128], (1, 0))
     vmem = hlo.Shape("f32", 32, (8, 128), (), (1, 0), ((8, 128),), space=1)
@@ -156,11 +167,36 @@ def test_hbm_figures_are_the_compilers(matmul):
     assert matmul.hbm == {k: v for k, v in figures.items() if k.endswith("_bytes")} | {
         "limit": 16 << 30
     }
-    assert sum(b.bytes for b in matmul.largest) == figures["peak_bytes"]
-    assert {(b.kind, b.name) for b in matmul.largest} >= {
+    in_hbm = figures["argument_bytes"] + figures["output_bytes"] + figures["temp_bytes"]
+    # Of x a copy is fetched into VMEM, which is no HBM.
+    assert sum(b.bytes for b in matmul.largest) == in_hbm == figures["peak_bytes"] - (2 << 20)
+    assert {(b.kind, b.name) for b in matmul.largest} == {
         ("parameter", "weight"),
         ("input", "input0"),
+        ("temporary", "aten::linear "),
     }
+
+
+def test_the_largest_in_hbm_are_those_of_hbm():
+    """Attention as a loop of the compiler's, which carries its sums in VMEM."""
+    q = torch.empty(8, 12, 1024, 64, device="meta", dtype=torch.bfloat16)
+    traced = aot.trace(attend, (q, q, q))
+    report = make_report(traced, aot.parse_topology("v5e:2x2"), compiled("attend"), 0.1)
+    assert [(b.kind, b.bytes) for b in report.largest if b.bytes > 1024] == [
+        *[("input", 12 << 20)] * 3,
+        ("temporary", 12 << 20),
+    ]
+    assert {b.name for b in report.largest if b.kind == "input"} == {"input0", "input1", "input2"}
+    assert sum(b.bytes for b in report.largest) <= report.needed
+
+
+def test_copies_say_what_they_copy(matmul):
+    module = hlo.parse_module(compiled("matmul").optimized)
+    assert {i.name: i.op_name for i in module.entry.instructions}["copy-start"] == ""
+    label_all(module, [aot.Argument("parameter", "weight", torch.bfloat16, [1024, 1024])] * 2)
+    names = {i.name: i.op_name for i in module.entry.instructions}
+    assert names["copy-start"] == "copy of weight"
+    assert names["copy-done"] == "weight"
 
 
 def test_loops_count_as_often_as_they_run():
@@ -182,6 +218,15 @@ def test_loops_count_as_often_as_they_run():
     assert sum(c.link_bytes for c in gathers) == 24 * 256 * 512 * 2 * 3 // 4
 
 
+def test_what_stays_in_vmem_is_not_bound_by_memory():
+    g = aot.parse_topology("v5e:2x2").generation
+    inside = Part("fusion.1", "fusion", "", "f32[32,128]", 1, 0.0, 0, 1000)
+    assert inside.bound(g) == "compute"
+    assert inside.time(g) == 1000 / g.clock
+    outside = Part("fusion.2", "fusion", "", "f32[32,128]", 1, 0.0, 16384, 0)
+    assert outside.bound(g) == "memory"
+
+
 def test_text_json_and_page(matmul):
     text = str(matmul)
     for words in ("HBM: fits", "compute", "aten::linear", "parameter  weight", "2.15 GFLOP"):
@@ -189,6 +234,8 @@ def test_text_json_and_page(matmul):
     data = json.loads(matmul.to_json())
     assert data["fits"] is True
     assert data["parts"][0]["mxu"] > 0.9
+    assert data["parts"][0]["bound"] == "compute"
+    assert sum(p["seconds"] for p in data["parts"]) == pytest.approx(matmul.device_seconds)
     html = matmul.html()
     check_page(html)
     assert "Roofline" in html
@@ -222,7 +269,7 @@ def test_a_model_that_does_not_fit(matmul):
         "[PJRT_Compile] RESOURCE_EXHAUSTED: E1000: CompileTimeHbmOom: Ran out of memory on HBM, "
         "the total memory required for HLO temporaries (16.75G) exceeds available HBM (15.75G)."
     )
-    report = too_large(traced, aot.parse_topology("v5e:2x2"), text, "", (0.1, 2.0))
+    report = too_large(traced, aot.parse_topology("v5e:2x2"), text, (0.1, 2.0))
     assert not report.fits
     assert report.hbm == {"limit": int(15.75 * 2**30), "needed": int(16.75 * 2**30)}
     assert report.largest[0].name == "weight"
@@ -231,6 +278,19 @@ def test_a_model_that_does_not_fit(matmul):
     side_by_side = compare([matmul, report])
     assert "NO" in side_by_side
     check_page(page([matmul, report]))
+
+
+@needs_browser
+def test_pages_in_a_browser(matmul, tmp_path):
+    """A report, and several side by side, one of them on what does not fit."""
+    q = torch.empty(8, 12, 1024, 64, device="meta", dtype=torch.bfloat16)
+    traced = aot.trace(attend, (q, q, q))
+    where = aot.parse_topology("v5e:2x2")
+    other = make_report(traced, where, compiled("attend"), 0.1)
+    large = too_large(traced, where, "[PJRT_Compile] RESOURCE_EXHAUSTED: " + "words " * 80, (1, 2))
+    matmul.html(tmp_path / "one.html")
+    (tmp_path / "several.html").write_text(page([matmul, other, large]), encoding="utf-8")
+    check(tmp_path, ["one.html", "several.html"], tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -349,6 +409,32 @@ def test_a_child_ends_with_its_parent(tmp_path):
         time.sleep(0.05)
     else:
         raise AssertionError("it lives on")
+
+
+def test_a_command_that_is_terminated_leaves_nothing(fake, tmp_path, monkeypatch):
+    monkeypatch.setattr(compiler, "require_libtpu", lambda *_: None)
+    monkeypatch.setattr(aot, "require_libtpu_or_site", lambda: None)
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    monkeypatch.setattr(compiler.tempfile, "tempdir", str(scratch))
+    script = tmp_path / "model.py"
+    script.write_text(
+        "import torch\ndef hang(x): return x + 1\ndef build(): return hang, (torch.ones(8),)\n"
+    )
+
+    def terminate():
+        while not (fake and any(scratch.iterdir())):
+            time.sleep(0.02)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    thread = threading.Thread(target=terminate)
+    thread.start()
+    with pytest.raises(SystemExit) as end:
+        main(["aot", f"{script}:build"])
+    thread.join()
+    assert end.value.code == 143
+    assert fake[0].returncode is not None
+    assert not any(scratch.iterdir())
 
 
 def test_libtpu_missing_is_named(monkeypatch, tmp_path, capsys):

@@ -166,6 +166,21 @@ def test_shards_are_written_into_the_module():
         aot.trace(nn.Linear(4, 3), (torch.zeros(4, 4),), shard=rule)
 
 
+def test_inputs_that_cannot_be_divided_are_noted():
+    model = nn.Linear(8, 8, device="meta")
+    for rows, kind in ((3, "data"), (3, "fsdp")):
+        traced = aot.trace(
+            model, (torch.empty(rows, 8, device="meta"),), shard=aot.make_shard(kind, 4)
+        )
+        assert any("each of the 4 devices does all of the work" in n for n in traced.notes)
+        assert any("[(3, 8)] a multiple of 4" in n for n in traced.notes)
+    assert not aot.trace(
+        model, (torch.empty(4, 8, device="meta"),), shard=aot.make_shard("data", 4)
+    ).notes
+    by_rule = aot.Shard(4, rule=lambda kind, name, shape: None)
+    assert not aot.trace(model, (torch.empty(3, 8, device="meta"),), shard=by_rule).notes
+
+
 def test_bad_input():
     model = nn.Linear(4, 4)
     with pytest.raises(aot.AotError, match="as a tuple"):

@@ -205,6 +205,16 @@ def test_a_failing_script_leaves_no_pack(command: Command, script: Path, tmp_pat
     assert not target.exists()
 
 
+def test_options_of_ours_after_the_script(command: Command, script: Path, tmp_path: Path) -> None:
+    target = tmp_path / "b.pack"
+    done = command("precompile", script, "2", "-o", target, "--json", cache=tmp_path / "c")
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout[done.stdout.index("{") :])
+    assert answer["file"] == str(target)
+    assert answer["programs"] > 10
+    assert answer["bytes"] == target.stat().st_size
+
+
 def test_precompile_common(command: Command, python: Python, tmp_path: Path) -> None:
     target = tmp_path / "ops.pack"
     options = ("--only", "add", "--dtypes", "float32", "--json")

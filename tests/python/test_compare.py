@@ -300,6 +300,17 @@ def test_help_and_json_everywhere() -> None:
         assert all(text for _, text, _ in node.options), node.path
 
 
+def test_bench_lists_what_there_is() -> None:
+    done = command("bench", "--list", "--json")
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout)
+    assert "tiny300" in answer["workloads"]
+    by_name = {c["name"]: c["optional"] for c in answer["contestants"]}
+    assert by_name["ours-fused"] is False
+    assert by_name["ours-debug"] is True
+    assert "usage" not in command("bench", "--list").stdout
+
+
 def test_the_command_line_starts_without_torch() -> None:
     code = "import sys; sys.argv[0] = 'torch-tpu'\nfrom torch_tpu.cli import main\n"
     code += "main(['completion', 'bash'])\nassert 'torch' not in sys.modules"

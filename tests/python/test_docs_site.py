@@ -15,7 +15,7 @@ from types import ModuleType
 
 import pytest
 import torch
-from browser import look, needs_browser
+from browser import check, look, needs_browser
 
 import torch_tpu
 from torch_tpu._compare import html
@@ -25,7 +25,8 @@ ROOT = Path(__file__).resolve().parents[2]
 TUTORIALS = sorted((ROOT / "examples" / "tutorials").glob("*.py"))
 WANTED = (
     *("index", "install", "first_steps", "modes", "compile", "operators", "environment"),
-    *("troubleshooting", "cli", "compare", "profiler", "explain", "caches"),
+    *("troubleshooting", "cli", "compare", "profiler", "explain", "caches", "lint"),
+    *("distributed", "kernels", "aot"),
 )
 
 
@@ -132,17 +133,6 @@ def test_tutorial_runs(script: Path, tmp_path: Path) -> None:
 
 
 # In a browser
-
-
-def check(folder: Path, pages: list[str], scratch: Path) -> None:
-    seen, said = look(folder, pages, scratch)
-    assert not said
-    assert len(seen) == 2 * len(pages)
-    for one in seen:
-        assert one.inner == one.width
-        assert one.text > 100
-        assert one.scroll <= one.client, f"{one.url} at {one.width}: {one.wide}"
-        assert not one.wide, f"{one.url} at {one.width}: {one.wide}"
 
 
 @needs_browser

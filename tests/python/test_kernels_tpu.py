@@ -115,6 +115,8 @@ def test_programs_for_a_tpu_hold_mosaic_kernels():
         text = text_for_tpu(function, *args)
         assert ("@tpu_custom_call" in text) == (name not in NO_KERNEL), name
         assert text.count("func.func public") == 1, name
+        # No compiler sees what a kernel computes: each says it.
+        assert text.count("cost_estimate") == text.count("@tpu_custom_call"), name
 
 
 @pytest.mark.libtpu

@@ -108,6 +108,26 @@ def test_shapes_that_depend_on_data():
     assert {f.line for f in found} == {line_of(data, "x[x > 0]"), line_of(data, "nonzero")}
 
 
+def uniques(x):
+    values, inverse, counts = torch.unique(x, return_inverse=True, return_counts=True)
+    rows, places = torch.unique(x, dim=0, return_inverse=True)
+    runs, lengths = torch.unique_consecutive(x, return_counts=True)
+    assert values.shape == counts.shape == runs.shape == lengths.shape == (1024,)
+    assert inverse.shape == rows.shape == x.shape
+    assert places.shape == (8,)
+    assert torch.unique_consecutive(x, dim=1).shape == x.shape
+    return torch.linalg.eigvals(x[:, :8])
+
+
+def test_the_run_goes_on_after_unique():
+    found = torch_tpu.lint(uniques, (torch.zeros(8, 128),))
+    assert not found.notes
+    assert {f.line for f in found if f.rule == "shape"} == {
+        line_of(uniques, f"{name} =") for name in ("values, inverse, counts", "rows, places")
+    } | {line_of(uniques, "lengths ="), line_of(uniques, "consecutive(x, dim=1)")}
+    assert only(found, "fallback").line == line_of(uniques, "eigvals")
+
+
 def test_shapes_that_change():
     samples = [(torch.zeros(8, n, 128),) for n in (100, 101, 102)]
     hint = only(torch_tpu.lint(torch.relu, samples), "shape")

@@ -122,7 +122,8 @@ def cuda(places: Places) -> Iterator[Finding]:
     """The driver, where the CUDA plugin is installed or asked for."""
     chosen = places.environ.get("TORCH_TPU_PLUGIN") or "auto"
     asked = chosen == "cuda" or "cuda" in Path(chosen).name
-    if not asked and find_plugin("cuda", places) is None:
+    installed = find_plugin("cuda", places) is not None
+    if not asked and not installed:
         return
     missing = []
     if not places.nvidia_driver.is_file():
@@ -135,7 +136,8 @@ def cuda(places: Places) -> Iterator[Finding]:
         text = places.nvidia_driver.read_text(encoding="utf-8", errors="replace")
         yield Finding("cuda driver", "ok", text.partition("\n")[0].strip())
         return
-    message = "the CUDA plugin is installed without a driver: " + "; ".join(missing)
+    has = "is installed without" if installed else "needs"
+    message = f"the CUDA plugin {has} a driver: " + "; ".join(missing)
     fix = (
         "install NVIDIA's driver on the host (nvidia-smi must work); in a container start it with "
         "--gpus all; or use another plugin: TORCH_TPU_PLUGIN=cpu"

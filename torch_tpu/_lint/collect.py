@@ -130,7 +130,33 @@ def _is_ours(tensor: torch.Tensor) -> bool:
     return tensor.device.type == "meta"
 
 
-_DATA_SHAPES = ("nonzero", "masked_select", "unique", "_unique2", "unique_dim", "argwhere")
+# Ops whose result's size depends on data, and their name for users.
+_DATA_SHAPES = {
+    **{name: name for name in ("nonzero", "masked_select", "argwhere")},
+    **dict.fromkeys(("unique", "_unique2", "unique_dim"), "unique"),
+    **dict.fromkeys(("unique_consecutive", "unique_dim_consecutive"), "unique_consecutive"),
+}
+
+
+def _all_different(base: str, tensor: torch.Tensor, kwargs: dict[str, Any]) -> Any:
+    """What the ops of `torch.unique` give, which have no kernel without memory: as if no element
+    came twice."""
+    dim = kwargs.get("dim")
+    count = tensor.numel() if dim is None else tensor.shape[dim]
+
+    def numbers(*shape: int) -> torch.Tensor:
+        return torch.empty(shape, dtype=torch.long, device=tensor.device)
+
+    values = tensor.flatten() if dim is None else tensor.clone()
+    inverse = numbers(*(tensor.shape if dim is None else (count,)))
+    if base in ("_unique2", "unique_consecutive") and not kwargs.get("return_inverse"):
+        inverse = numbers(0)
+    return values, inverse, numbers(count if kwargs.get("return_counts") else 0)
+
+
+def _by_name(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    names = [a.name for a in func._schema.arguments]
+    return dict(zip(names, args, strict=False)) | kwargs
 
 
 class _Ops(TorchDispatchMode):
@@ -150,9 +176,12 @@ class _Ops(TorchDispatchMode):
             i is not None and i.dtype in (torch.bool, torch.uint8) for i in args[1]
         )
         if base in _DATA_SHAPES or mask:
-            how = "a mask as an index" if mask else f"torch.{base.strip('_')}"
+            how = "a mask as an index" if mask else f"torch.{_DATA_SHAPES[base]}"
             self._run.data_shapes.append(HostRead(user_line(), self._scope[-1], how))
-        out = func(*args, **kwargs)
+        if "unique" in base and base in _DATA_SHAPES and args[0].device.type == "meta":
+            out = _all_different(base, args[0], _by_name(func, args, kwargs))
+        else:
+            out = func(*args, **kwargs)
         self._run.ops.append(
             OpCall(
                 func._schema.name

@@ -128,7 +128,8 @@ def compile_traced(
             progress=progress,
         )
     except DoesNotFitError as error:
-        return too_large(traced, where, error.text, error.live, (trace_seconds, error.seconds))
+        seconds = (trace_seconds, error.seconds)
+        return too_large(traced, where, error.text, seconds, error.live, error.optimized)
     return make_report(traced, where, compiled, trace_seconds)
 
 

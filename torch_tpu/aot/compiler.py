@@ -34,12 +34,13 @@ class CompilerTimeoutError(AotError):
 
 class DoesNotFitError(AotError):
     """The program needs more HBM than a device has; `text` is what the compiler says, `live` what
-    would be alive at the peak."""
+    would be alive at the peak, `optimized` the module with that."""
 
     def __init__(self, message: str, text: str) -> None:
         super().__init__(message)
         self.text = text
         self.live = ""
+        self.optimized = b""
         self.seconds = 0.0
 
 
@@ -72,8 +73,9 @@ def require_libtpu(folders: list[str] | None = None) -> None:
 
 
 def environment(dump: Path | None, profile: bool = True) -> dict[str, str]:
-    """Of the child: no metadata server, no lock file, no devices; dumps into a folder. The profile
-    of slots among them takes the compiler longer than all the rest of a large program."""
+    """Of the child: no metadata server, no lock file, no devices; dumps into a folder, if there is
+    one. The profile of slots among them takes the compiler longer than all the rest of a large
+    program."""
     env = dict(os.environ)
     env.update(
         TPU_SKIP_MDS_QUERY="1",
@@ -93,7 +95,8 @@ def environment(dump: Path | None, profile: bool = True) -> dict[str, str]:
         )
         env["LIBTPU_INIT_ARGS"] = f"{env.get('LIBTPU_INIT_ARGS', '')} {flags}".strip()
     if dump is not None:
-        env["XLA_FLAGS"] = f"{env.get('XLA_FLAGS', '')} --xla_dump_to={dump}".strip()
+        flags = f"--xla_dump_to={dump} --xla_dump_hlo_as_text --xla_dump_hlo_as_proto"
+        env["XLA_FLAGS"] = f"{env.get('XLA_FLAGS', '')} {flags}".strip()
     return env
 
 
@@ -108,7 +111,11 @@ def compile_text(
     progress: bool | None = None,
     plugin: str = "tpu",
 ) -> Compiled:
-    """Compiles StableHLO for a topology. The child is gone when this returns or raises."""
+    """Compiles StableHLO for a topology. The child is gone when this returns or raises.
+
+    With `serialize` it is compiled once more, without dumps: an executable keeps the flags it was
+    compiled with, and a pack is found only by a process that has the same.
+    """
     sites = [s for s in os.environ.get("TORCH_TPU_TEST_SITE_PACKAGES", "").split(":") if s]
     if plugin == "tpu":
         require_libtpu(sites)
@@ -119,22 +126,26 @@ def compile_text(
         dump = folder / "dump"
         dump.mkdir()
         command = [sys.executable, "-m", "torch_tpu.aot.child", topology.name, plugin, *sites]
-        task = {
-            "path": str(folder / "program.mlir"),
-            "partitions": partitions,
-            "optimized": str(folder / "optimized.pb"),
-            "serialized": str(folder / "executable") if serialize else "",
-        }
+        task = {"path": str(folder / "program.mlir"), "partitions": partitions}
         with Child(command, timeout, environment(dump, profile)) as child:
-            answer = child.run(task, bar.tick)
+            answer = child.run(task | {"optimized": str(folder / "optimized.pb")}, bar.tick)
+        packed: dict[str, Any] = {}
+        if serialize and answer["status"] == "ok":
+            with Child(command, timeout, environment(None)) as child:
+                packed = child.run(task | {"serialized": str(folder / "executable")}, bar.tick)
         bar.close()
-        if answer["status"] != "ok":
-            error = _error(answer, topology)
+        for one in (answer, packed):
+            if one.get("status", "ok") == "ok":
+                continue
+            error = _error(one, topology)
             if isinstance(error, DoesNotFitError):
-                error.live = _largest(dump, "*optimizations-live-range.txt")
-                error.seconds = answer.get("seconds", 0.0)
+                error.live = _largest(dump, "*optimizations-live-range.txt").decode(
+                    errors="replace"
+                )
+                error.optimized = _largest(dump, "*after_optimizations.hlo.pb")
+                error.seconds = one.get("seconds", 0.0)
             raise error
-        return _collect(answer, folder, dump)
+        return _collect(answer | {"fingerprint": packed.get("fingerprint", [])}, folder, dump)
     finally:
         bar.close()
         shutil.rmtree(folder, ignore_errors=True)
@@ -150,17 +161,17 @@ def _collect(answer: dict[str, Any], folder: Path, dump: Path) -> Compiled:
         answer["seconds"],
         answer["compiler"],
         answer["kinds"],
-        _largest(dump, "*TLP*static-bundle-profile.txt"),
-        _largest(dump, "*optimizations-live-range.txt"),
+        _largest(dump, "*TLP*static-bundle-profile.txt").decode(errors="replace"),
+        _largest(dump, "*optimizations-live-range.txt").decode(errors="replace"),
         executable.read_bytes() if executable.exists() else None,
-        [(name, value) for name, value in answer.get("fingerprint", [])],
+        [(name, value) for name, value in answer["fingerprint"]],
     )
 
 
-def _largest(folder: Path, pattern: str) -> str:
+def _largest(folder: Path, pattern: str) -> bytes:
     """The program's own; small ones beside it belong to its start and end."""
     files = sorted(folder.glob(pattern), key=lambda f: f.stat().st_size)
-    return files[-1].read_text(errors="replace") if files else ""
+    return files[-1].read_bytes() if files else b""
 
 
 def _error(answer: dict[str, Any], topology: Topology) -> AotError:

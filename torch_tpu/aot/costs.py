@@ -22,6 +22,8 @@ _FREE = {
     "replica-id", "iota", "all-gather-done", "all-reduce-done", "collective-permute-done",
     "opt-barrier", "send-done", "recv-done", "add-dependency",
 }  # fmt: skip
+_KERNEL = "tpu_custom_call"
+_ESTIMATED = re.compile(r'"(flops|bytes_accessed)":\s*"?(\d+)')
 _MOVES = {"copy", "copy-start", "transpose", "pad", "concatenate"}
 
 
@@ -43,9 +45,14 @@ class Part:
         """No device of the generation can be faster."""
         return max(self.flops / generation.flops, self.bytes / generation.bandwidth)
 
+    def time(self, generation: Generation) -> float:
+        """The estimate: that, or the compiler's cycles where they are more."""
+        return max(self.seconds(generation), self.cycles / generation.clock)
+
     def bound(self, generation: Generation) -> str:
-        by_flops = self.flops / generation.flops
-        return "compute" if by_flops > self.bytes / generation.bandwidth else "memory"
+        """By what it is; "memory" is HBM, so what stays in VMEM is bound by compute."""
+        by_bytes = self.bytes / generation.bandwidth
+        return "memory" if by_bytes > self.flops / generation.flops else "compute"
 
 
 @dataclass
@@ -67,6 +74,7 @@ class Costs:
     moves: list[Part] = field(default_factory=list)  # that no op asked for
     sparse_core: int = 0  # instructions on SparseCores
     unknown_loops: int = 0
+    unknown_kernels: int = 0  # of Pallas, that say nothing of their products
 
     @property
     def flops(self) -> float:
@@ -130,6 +138,11 @@ def _add(
     if instruction.opcode == "custom-call" and _is_note(instruction):
         return
     flops = sum(_flops(module, c, i) for c, i in _pairs(module, computation, instruction))
+    size = _bytes(module, computation, instruction)
+    if instruction.target == _KERNEL:
+        known = _estimate(instruction)
+        costs.unknown_kernels += known is None
+        flops, size = known[0] if known else 0.0, min(known[1], size) if known else size
     cycles = _CYCLES.search(instruction.config)
     part = Part(
         instruction.name,
@@ -138,7 +151,7 @@ def _add(
         str(instruction.shape.parts[0] if instruction.shape.parts else instruction.shape),
         times,
         flops * times,
-        _bytes(module, computation, instruction) * times,
+        size * times,
         int(cycles[1]) * times if cycles else 0,
     )
     if part.bytes == 0 and part.flops == 0 and part.cycles == 0:
@@ -196,6 +209,15 @@ def _inner_name(module: Module, instruction: Instruction) -> str:
         if inner.op_name:
             return inner.op_name
     return ""
+
+
+def _estimate(kernel: Instruction) -> tuple[float, int] | None:
+    """FLOPs and bytes of a kernel of Pallas, where pallas_call was given them."""
+    _, found, rest = kernel.config.partition('"cost_estimate":')
+    if not found:
+        return None
+    figures = dict(_ESTIMATED.findall(rest.partition("}")[0]))
+    return float(figures.get("flops", 0)), int(figures.get("bytes_accessed", 0))
 
 
 # --- FLOPs --------------------------------------------------------------------------------------

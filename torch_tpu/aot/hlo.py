@@ -102,6 +102,11 @@ class Instruction:
         return int_of(self.fields, 9)
 
     @property
+    def tuple_index(self) -> int:
+        """Of a get-tuple-element."""
+        return int_of(self.fields, 13)
+
+    @property
     def target(self) -> str:
         """Of a custom call."""
         return text_of(self.fields, 28)
@@ -174,6 +179,8 @@ class Module:
     name: str
     entry: Computation
     computations: dict[int, Computation]
+    # Results that lie in the memory of an argument: the place in the tuple, the argument's number.
+    aliases: list[tuple[tuple[int, ...], int]] = field(default_factory=list)
 
 
 def parse_module(data: bytes) -> Module:
@@ -198,7 +205,19 @@ def parse_module(data: bytes) -> Module:
     if entry is None:
         raise ValueError("a serialized module without an entry")
     _in_order(fields, computations)
-    return Module(text_of(fields, 1), entry, computations)
+    aliases = [
+        (tuple(ints_of(alias, 1)), int_of(alias, 2))
+        for alias in messages_of(message_of(fields, 8), 1)
+    ]
+    return Module(text_of(fields, 1), entry, computations, aliases)
+
+
+def parse_dump(data: bytes) -> Module:
+    """Of an HloProto, as the compiler dumps it: the module, and beside it where its values lie."""
+    inner = fields_of(data).get(1, [b""])[0]
+    if not isinstance(inner, bytes):
+        raise ValueError("a dump without a module")
+    return parse_module(inner)
 
 
 def _instruction(fields: Fields) -> Instruction:

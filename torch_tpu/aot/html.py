@@ -130,7 +130,7 @@ def _parts(report: Report) -> str:
     ]
     rows = [
         [
-            duration(max(p.seconds(g), p.cycles / g.clock)),
+            duration(p.time(g)),
             p.bound(g),
             _NONE if p.mxu is None else f"{p.mxu:.2f}",
             count(p.flops),
@@ -257,7 +257,7 @@ def _roofline(report: Report) -> str:
     )
     circles = ""
     for p in dots:
-        seconds = max(p.seconds(g), p.cycles / g.clock)
+        seconds = p.time(g)
         rate = p.flops / seconds if seconds else 0.0
         radius = 3 + 9 * math.sqrt(seconds / report.seconds) if report.seconds else 3
         color = "a" if p.bound(g) == "compute" else "b"

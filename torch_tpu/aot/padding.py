@@ -3,6 +3,7 @@ that no tile divides is filled up."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -12,6 +13,7 @@ from torch_tpu.aot.trace import Argument
 LANES = 128
 SUBLANES = 8
 _WORTH = 64 * 1024  # bytes of waste below which nobody cares
+_LAYER = re.compile(r"\.\d+(?=[./])")
 
 
 @dataclass
@@ -46,6 +48,7 @@ def find_waste(module: Module, arguments: list[Argument]) -> list[Waste]:
             found: list[Waste] = []
             _add(found, instruction.op_name or instruction.name, "temporary", shape)
             for waste in found:
+                waste.name = _LAYER.sub(".*", waste.name)  # layers are alike
                 key = (waste.name, waste.shape)
                 if key in together:
                     together[key].count += 1
@@ -93,20 +96,25 @@ def fix_of(dims: list[int], padded: list[int], order: tuple[int, ...]) -> str:
     """What to do about it, in words.
 
     >>> fix_of([8, 12, 1024, 64], [8, 12, 1024, 128], (3, 2, 1, 0))
-    'dim 3: 64 -> 128 (fills half of each tile; a head dim: use 128 and fewer heads)'
+    'dim 3: 64 -> 128 (fills half of each tile; if it is a head dim, use 128 and fewer heads)'
+    >>> fix_of([1, 32, 2048], [1, 128, 2048], (1, 2, 0))
+    'dim 1: 32 -> 128 (the compiler laid it innermost: a multiple of 128 fills its tiles)'
     """
     texts = []
     for place, d in enumerate(order[:2]):
         if dims[d] == padded[d]:
             continue
         text = f"dim {d}: {dims[d]} -> {padded[d]}"
-        if place == 0 and len(dims) >= 3 and dims[d] in (32, 64, 80, 96):
-            share = _share(dims[d] / padded[d])
-            text += f" (fills {share} of each tile; a head dim: use 128 and fewer heads)"
+        share = _share(dims[d] / padded[d])
+        last = d == len(dims) - 1
+        if place == 0 and last and len(dims) >= 3 and dims[d] in (32, 64, 80, 96):
+            text += f" (fills {share} of each tile; if it is a head dim, use 128 and fewer heads)"
         elif dims[d] >= 8192:
             text += " (pad the vocabulary)"
         elif place == 1 and dims[d] < SUBLANES:
             text += " (a batch or count below 8; merge it with another dimension)"
+        elif place == 0 and not last:
+            text += " (the compiler laid it innermost: a multiple of 128 fills its tiles)"
         elif place == 0 and dims[d] < LANES:
             text += " (a small last dimension; put a larger one last)"
         texts.append(text)

@@ -10,26 +10,17 @@ from typing import Any
 
 from torch_tpu.aot.compiler import Compiled
 from torch_tpu.aot.costs import Collective, Costs, Part, analyse
-from torch_tpu.aot.hlo import Module, parse_module
+from torch_tpu.aot.hlo import parse_dump, parse_module
+from torch_tpu.aot.live import Buffer, largest_arguments, largest_buffers
 from torch_tpu.aot.mxu import SlotUse, parse_profile
+from torch_tpu.aot.origin import label_all
 from torch_tpu.aot.padding import Waste, find_waste
-from torch_tpu.aot.topologies import GIB, Topology
+from torch_tpu.aot.topologies import GENERATIONS, GIB, Topology
 from torch_tpu.aot.trace import Argument, Traced
 
-_LIVE = re.compile(r"^    (.+?): (\d+) bytes \(cumulative")
 _NEEDED = re.compile(r"\(([\d.]+)([KMGT]?)\) exceeds available HBM \(([\d.]+)([KMGT]?)\)")
 _WORTH = 64 * 1024  # bytes of a copy below which nobody cares
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
-
-
-@dataclass
-class Buffer:
-    """Something that takes HBM when most is taken."""
-
-    name: str
-    kind: str
-    shape: str
-    bytes: int
 
 
 @dataclass
@@ -94,6 +85,9 @@ class Report:
             del out[key]
         for waste, of in zip(out["padding"], self.padding, strict=True):
             waste["waste"] = of.waste
+        g = GENERATIONS[self.topology.partition(":")[0]]
+        for part, part_of in zip(out["parts"], self.parts, strict=True):
+            part |= {"seconds": part_of.time(g), "bound": part_of.bound(g)}
         out |= {"seconds": self.seconds, "needed": self.needed, "wasted": self.wasted}
         return out
 
@@ -121,6 +115,7 @@ def make_report(traced: Traced, topology: Topology, compiled: Compiled, seconds:
     """Of a program that the compiler took."""
     g = topology.generation
     module = parse_module(compiled.optimized)
+    origins = label_all(module, traced.arguments)
     costs = analyse(module, traced.devices)
     use = parse_profile(compiled.profile.splitlines())
     _add_mxu(costs, use)
@@ -137,17 +132,17 @@ def make_report(traced: Traced, topology: Topology, compiled: Compiled, seconds:
         compiled.seconds,
         True,
         hbm,
-        _live(compiled.live, module, traced.arguments),
+        largest_buffers(compiled.live, module, origins),
         costs.flops,
         costs.bytes,
         {k: v for k, v in figures["costs"].items() if not re.search(r"\d|\{", k)},
         sum(p.seconds(g) for p in costs.parts),
         costs.cycles / g.clock,
-        sum(max(p.seconds(g), p.cycles / g.clock) for p in costs.parts),
+        sum(p.time(g) for p in costs.parts),
         sum(c.link_bytes for c in costs.collectives) / g.link,
         _bound(costs, topology),
         _mxu(costs, topology),
-        sorted(costs.parts, key=lambda p: -max(p.seconds(g), p.cycles / g.clock)),
+        sorted(costs.parts, key=lambda p: -p.time(g)),
         find_waste(module, traced.arguments),
         sorted((m for m in costs.moves if m.bytes >= _WORTH), key=lambda p: -p.bytes),
         sorted(costs.collectives, key=lambda c: -c.link_bytes),
@@ -164,6 +159,11 @@ def make_report(traced: Traced, topology: Topology, compiled: Compiled, seconds:
         report.notes.append(
             f"{costs.unknown_loops} loops whose number of turns only the data tell are counted once"
         )
+    if costs.unknown_kernels:
+        report.notes.append(
+            f"{costs.unknown_kernels} Pallas kernel(s) do not say what they compute: no FLOPs are "
+            "counted for them. Give pallas_call a cost_estimate"
+        )
     return report
 
 
@@ -175,7 +175,7 @@ def _add_mxu(costs: Costs, use: dict[str, SlotUse]) -> None:
         return part.opcode, part.shape, part.flops / part.times, part.cycles // part.times
 
     for part in costs.parts:
-        if part.name in use and part.flops:
+        if part.name in use and (part.flops or use[part.name].mxu):
             part.mxu = known[form(part)] = use[part.name].mxu
     for part in costs.parts:
         if part.mxu is None and part.flops:
@@ -183,9 +183,14 @@ def _add_mxu(costs: Costs, use: dict[str, SlotUse]) -> None:
 
 
 def too_large(
-    traced: Traced, topology: Topology, text: str, live: str, seconds: tuple[float, float]
+    traced: Traced,
+    topology: Topology,
+    text: str,
+    seconds: tuple[float, float],
+    live: str = "",
+    optimized: bytes = b"",
 ) -> Report:
-    """Of a program that the compiler refused for its size."""
+    """Of a program that the compiler refused for its size, with what it dumped before."""
     g = topology.generation
     hbm = {"limit": g.hbm, "needed": 0}
     found = _NEEDED.search(text)
@@ -195,12 +200,11 @@ def too_large(
     report = Report(
         traced.name, topology.name, traced.devices, g.title, "", seconds[0], seconds[1], False, hbm
     )
-    report.largest = _live(live, None, traced.arguments)
-    if not report.largest:
-        report.largest = [
-            Buffer(a.name, a.kind, _shape_text(a), _share(a, traced.devices))
-            for a in sorted(traced.arguments, key=lambda a: -_share(a, traced.devices))
-        ][:20]
+    if live and optimized:
+        module = parse_dump(optimized)
+        report.largest = largest_buffers(live, module, label_all(module, traced.arguments))
+    else:
+        report.largest = largest_arguments(traced.arguments, traced.devices)
     report.parameters = sum(_elements(a) for a in traced.arguments if a.kind == "parameter")
     report.risks, report.module = list(traced.risks), traced.text
     report.notes = [" ".join(text.split())[:600], *traced.notes]
@@ -211,19 +215,11 @@ def _elements(argument: Argument) -> int:
     return argument.bytes // argument.dtype.itemsize
 
 
-def _share(argument: Argument, devices: int) -> int:
-    return argument.bytes // (devices if argument.divided is not None else 1)
-
-
-def _shape_text(argument: Argument) -> str:
-    return f"{str(argument.dtype).removeprefix('torch.')}[{','.join(map(str, argument.shape))}]"
-
-
 def _bound(costs: Costs, topology: Topology) -> str:
     g = topology.generation
     by_kind = {"compute": 0.0, "memory": 0.0}
     for part in costs.parts:
-        by_kind[part.bound(g)] += part.seconds(g)
+        by_kind[part.bound(g)] += part.time(g)
     links = sum(c.link_bytes for c in costs.collectives) / g.link
     if links > sum(by_kind.values()):
         return "links"
@@ -236,38 +232,10 @@ def _mxu(costs: Costs, topology: Topology) -> float | None:
     weighted = total = 0.0
     for part in costs.parts:
         if part.mxu is not None:
-            seconds = max(part.cycles / g.clock, part.seconds(g))
+            seconds = part.time(g)
             weighted += part.mxu * seconds
             total += seconds
     return weighted / total if total else None
-
-
-def _live(text: str, module: Module | None, arguments: list[Argument]) -> list[Buffer]:
-    """The largest of what is alive at the peak, by the compiler's own account."""
-    _, _, peak = text.partition("(peak):\n")
-    known = {}
-    if module is not None:
-        known = {i.name: i for c in module.computations.values() for i in c.instructions}
-    out = []
-    for line in peak.splitlines():
-        match = _LIVE.match(line)
-        if match is None:
-            break
-        name = match[1].split("{")[0]
-        instruction = known.get(name)
-        number = re.match(r"(?:Arg_|param\.?|p)(\d+)(?:\.\d+)?$", name)
-        kind, shape, label = "temporary", "", name
-        if instruction is not None:
-            shape = str(instruction.shape)
-            label = instruction.op_name or name
-            if instruction.opcode == "parameter" and instruction.parameter < len(arguments):
-                argument = arguments[instruction.parameter]
-                kind, label = argument.kind, argument.name
-        elif number and int(number[1]) < len(arguments):
-            argument = arguments[int(number[1])]
-            kind, label, shape = argument.kind, argument.name, _shape_text(argument)
-        out.append(Buffer(label, kind, shape[:120], int(match[2])))
-    return sorted(out, key=lambda b: -b.bytes)[:40]
 
 
 def gib(value: float) -> float:

@@ -54,6 +54,17 @@ class Shard:
             return None
         return max(dims, key=lambda d: (shape[d], -d))
 
+    def note(self, inputs: Sequence[tuple[Sequence[int], int | None]]) -> list[str]:
+        """On shapes of inputs, and the dimension that was divided, where that is none at all."""
+        whole = [tuple(shape) for shape, dim in inputs if shape and dim is None]
+        if self.rule is not None or self.devices == 1 or len(whole) < len(inputs) or not whole:
+            return []
+        return [
+            f"no input is divided: each of the {self.devices} devices does all of the work. Make "
+            f"the first dimension of {whole} a multiple of {self.devices}, or give a rule "
+            "(aot.Shard)"
+        ]
+
     def sharding(self, rank: int, dim: int | None) -> str:
         """As the compiler writes it: "{devices=[4,1]<=[4]}"."""
         if dim is None or self.devices == 1:

@@ -116,7 +116,7 @@ def _time(report: Report, rows: int) -> list[str]:
         "       time  bound    MXU   what",
     ]
     for p in report.parts[:rows]:
-        seconds = max(p.seconds(g), p.cycles / g.clock)
+        seconds = p.time(g)
         mxu = "   -" if p.mxu is None else f"{p.mxu:4.2f}"
         times = f" x{p.times}" if p.times > 1 else ""
         label = p.op_name or p.opcode
@@ -125,7 +125,7 @@ def _time(report: Report, rows: int) -> list[str]:
             f"{label[:70]}"
         )
     out.append(
-        f"  SparseCore: {report.sparse_core} instructions"
+        f"  SparseCore: {report.sparse_core} instruction{'s' if report.sparse_core > 1 else ''}"
         if report.sparse_core
         else "  SparseCore: not used"
         + ("" if g.sparse_cores else f" ({report.generation} has none)")

@@ -382,6 +382,9 @@ class _Tracing:
             for module in self._modules
             for path, layers in find_stacks(module)
         ]
+        if self._shard is not None:
+            inputs = [(a.shape, a.divided) for a in self._arguments if a.kind == "input"]
+            traced.notes += self._shard.note(inputs)
         return traced
 
     def _risks(self, flat: list[Any]) -> list[str]:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
+import signal
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -79,7 +82,8 @@ def _run(args: argparse.Namespace) -> int:
     from torch_tpu import aot
 
     try:
-        reports = _reports(args)
+        with _ended_by_exception():
+            reports = _reports(args)
         _show(args, reports)
     except aot.AotError as error:
         raise UsageError(str(error)) from error
@@ -88,6 +92,20 @@ def _run(args: argparse.Namespace) -> int:
             raise
         raise UsageError(f"{error.filename} cannot be written: {error.strerror}") from error
     return 0 if all(r.fits for r in reports) else 2
+
+
+@contextlib.contextmanager
+def _ended_by_exception() -> Iterator[None]:
+    """SIGTERM ends the compiler and removes its files too, as Ctrl-C does."""
+
+    def end(number: int, _: object) -> None:
+        raise SystemExit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _reports(args: argparse.Namespace) -> list[Report]:

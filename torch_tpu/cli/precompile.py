@@ -47,15 +47,14 @@ def register(subparsers: Any) -> None:
         "args",
         nargs=argparse.REMAINDER,
         metavar="...",
-        help="its arguments; a last '-o FILE' is taken as ours where none came before SCRIPT",
+        help="its arguments; a last '-o FILE [--json]' is ours where no -o came before SCRIPT",
     )
     parser.set_defaults(run=_run, usage_error=parser.error)
 
 
 def _run(args: argparse.Namespace) -> int:
-    if args.output is None and len(args.args) >= 2 and args.args[-2] in ("-o", "--output"):
-        args.output = Path(args.args.pop())
-        args.args.pop()
+    if args.output is None:
+        _take_last(args)
     if args.output is None:
         args.usage_error("say where the pack goes: -o FILE")
     if args.common == (args.script is not None):
@@ -73,6 +72,15 @@ def _run(args: argparse.Namespace) -> int:
     data = {"file": str(args.output), "programs": programs, "bytes": size}
     show(args, data, f"wrote {programs} programs, {size_text(size)}, to {args.output}")
     return 0
+
+
+def _take_last(args: argparse.Namespace) -> None:
+    """`-o FILE`, and --json after it, from the end of the script's arguments."""
+    words = args.args[:-1] if args.args[-1:] == ["--json"] else args.args
+    if len(words) >= 2 and words[-2] in ("-o", "--output"):
+        args.json = args.json or len(words) < len(args.args)
+        args.output = Path(words[-1])
+        args.args = words[:-2]
 
 
 def _record(output: Path, work: Callable[[], None]) -> int:

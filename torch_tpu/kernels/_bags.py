@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch_tpu.kernels._common import grid_params
+from torch_tpu.kernels._common import estimate, grid_params
 
 
 def _kernel(
@@ -40,6 +40,7 @@ def forward(table: Any, indices: Any, bags: Any, weights: Any, num_bags: int) ->
     rows, width = table.shape
     count = indices.shape[0]
     shape = (num_bags, 1, width)
+    out_shape = jax.ShapeDtypeStruct(shape, jnp.float32)
     out = pl.pallas_call(
         _kernel,
         grid_spec=pltpu.PrefetchScalarGridSpec(
@@ -51,10 +52,11 @@ def forward(table: Any, indices: Any, bags: Any, weights: Any, num_bags: int) ->
             ],
             out_specs=pl.BlockSpec((1, 1, width), lambda n, indices, bags, *_: (bags[n], 0, 0)),
         ),
-        out_shape=jax.ShapeDtypeStruct(shape, jnp.float32),
+        out_shape=out_shape,
         # A bag that nothing goes to is never visited: it keeps these zeros.
         input_output_aliases={4: 0},
         compiler_params=grid_params("a"),
+        cost_estimate=estimate(0, jax.ShapeDtypeStruct((count, width), table.dtype), out_shape),
         name="embedding_bag",
     )(indices, bags, weights, table.reshape(rows, 1, width), jnp.zeros(shape, jnp.float32))
     return out.reshape(num_bags, width).astype(table.dtype)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 LANES = 128
+SUBLANES = 8
 # Added to scores that do not count. Not infinite: a row of nothing but those must stay finite.
 MASKED = -1e30
 
@@ -25,6 +27,19 @@ def grid_params(*semantics: str) -> Any:
 
     names = {"p": "parallel", "a": "arbitrary"}
     return pltpu.CompilerParams(dimension_semantics=tuple(names[s] for s in semantics))
+
+
+def estimate(flops: float, *arrays: Any) -> Any:
+    """For pallas_call: the FLOPs of a kernel's products, and the bytes of what it reads and writes.
+    No compiler can count them, and it orders other work around the kernel by them."""
+    from jax.experimental import pallas as pl
+
+    size = 0
+    for array in arrays:
+        sizes = [1, 1, *array.shape]
+        rows, columns = cdiv(sizes[-2], SUBLANES) * SUBLANES, cdiv(sizes[-1], LANES) * LANES
+        size += math.prod(sizes[:-2]) * rows * columns * array.dtype.itemsize  # as it lies in HBM
+    return pl.CostEstimate(flops=int(flops), transcendentals=0, bytes_accessed=size)
 
 
 def pad_to(x: Any, sizes: Sequence[int]) -> Any:

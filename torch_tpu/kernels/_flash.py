@@ -17,6 +17,7 @@ from torch_tpu.kernels._common import (
     block_of,
     cdiv,
     dot,
+    estimate,
     grid_params,
     pad_to,
     start_softmax,
@@ -45,6 +46,19 @@ class _Plan:
     @property
     def num_k(self) -> int:
         return cdiv(self.keys, self.block_k)
+
+    @property
+    def product(self) -> int:
+        """FLOPs of one product of the size of the scores, of the blocks that count."""
+        blocks = sum(
+            self.num_k if not self.causal else min(self.num_k, self.reach(i))
+            for i in range(self.num_q)
+        )
+        return 2 * self.batch * self.heads * self.width * blocks * self.block_q * self.block_k
+
+    def reach(self, i: int) -> int:
+        """Blocks of keys up to the last query of block i."""
+        return cdiv((i + 1) * self.block_q, self.block_k)
 
 
 def _plan(q: Any, k: Any, causal: bool, scale: float | None, block_q: int, block_k: int) -> _Plan:
@@ -147,21 +161,23 @@ def forward(
     plan = _plan(q, k, causal, scale, block_q, block_k)
     q_spec, k_spec, row_spec = _specs(plan, "first", "second")
     rows = plan.num_q * plan.block_q
+    shapes = [
+        jax.ShapeDtypeStruct((plan.batch, plan.heads, rows, plan.width), q.dtype),
+        jax.ShapeDtypeStruct((plan.batch, plan.heads, rows, 1), jnp.float32),
+    ]
     out, lse = pl.pallas_call(
         functools.partial(_forward_kernel, plan=plan),
         grid=(plan.batch, plan.heads, plan.num_q, plan.num_k),
         in_specs=[q_spec, k_spec, k_spec],
         out_specs=[q_spec, row_spec],
-        out_shape=[
-            jax.ShapeDtypeStruct((plan.batch, plan.heads, rows, plan.width), q.dtype),
-            jax.ShapeDtypeStruct((plan.batch, plan.heads, rows, 1), jnp.float32),
-        ],
+        out_shape=shapes,
         scratch_shapes=[
             pltpu.VMEM((plan.block_q, 1), jnp.float32),
             pltpu.VMEM((plan.block_q, 1), jnp.float32),
             pltpu.VMEM((plan.block_q, plan.width), jnp.float32),
         ],
         compiler_params=grid_params("p", "p", "p", "a"),
+        cost_estimate=estimate(plan.product * 2, q, k, v, *shapes),
         name="flash_attention",
     )(_padded(plan, q, True), _padded(plan, k, False), _padded(plan, v, False))
     return out[:, :, : plan.length], lse[:, :, : plan.length, 0]
@@ -276,6 +292,7 @@ def backward(
         out_shape=jax.ShapeDtypeStruct((plan.batch, plan.heads, rows, plan.width), q.dtype),
         scratch_shapes=[pltpu.VMEM((plan.block_q, plan.width), jnp.float32)],
         compiler_params=grid_params("p", "p", "p", "a"),
+        cost_estimate=estimate(plan.product * 3, *operands, q),
         name="flash_attention_dq",
     )(*operands)
     q_spec, k_spec, row_spec = _specs(plan, "second", "first")
@@ -294,6 +311,7 @@ def backward(
             pltpu.VMEM((plan.block_k, plan.width), jnp.float32),
         ],
         compiler_params=grid_params("p", "p", "p", "a"),
+        cost_estimate=estimate(plan.product * 4, *operands, shape, shape),
         name="flash_attention_dkv",
     )(*operands)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from torch_tpu.kernels._common import block_of, cdiv, dot, grid_params, pad_to
+from torch_tpu.kernels._common import block_of, cdiv, dot, estimate, grid_params, pad_to
 
 _ROWS, _INNER, _COLUMNS = 128, 512, 512
 
@@ -90,6 +90,7 @@ def product(x: Any, weights: Any, sizes: Any) -> Any:
     wide = cdiv(columns, block_n) * block_n
     items = _items(sizes, padded[0], tile)
     steps = padded[1] // block_k
+    out_shape = jax.ShapeDtypeStruct((padded[0], wide), x.dtype)
     out = pl.pallas_call(
         functools.partial(_kernel, tile=tile, num_groups=num_groups, steps=steps),
         grid_spec=pltpu.PrefetchScalarGridSpec(
@@ -107,8 +108,9 @@ def product(x: Any, weights: Any, sizes: Any) -> Any:
             ),
             scratch_shapes=[pltpu.VMEM((tile, block_n), jnp.float32)],
         ),
-        out_shape=jax.ShapeDtypeStruct((padded[0], wide), x.dtype),
+        out_shape=out_shape,
         compiler_params=grid_params("p", "a", "a"),
+        cost_estimate=estimate(2 * rows * inner * columns, x, weights, out_shape),
         name="grouped_matmul",
     )(*items, pad_to(x, padded), pad_to(weights, (num_groups, padded[1], wide)))
     return out[:rows, :columns]
@@ -154,6 +156,7 @@ def transposed_product(x: Any, grad: Any, sizes: Any, dtype: Any) -> Any:
     high = cdiv(rows, tile) * tile
     items = _items(sizes, high, tile)
     # Two more for the rows of no group and for the items beyond the last.
+    out_shape = jax.ShapeDtypeStruct((num_groups + 2, deep, wide), dtype)
     out = pl.pallas_call(
         functools.partial(_transposed_kernel, tile=tile, items=items[0].shape[0]),
         grid_spec=pltpu.PrefetchScalarGridSpec(
@@ -168,8 +171,9 @@ def transposed_product(x: Any, grad: Any, sizes: Any, dtype: Any) -> Any:
             ),
             scratch_shapes=[pltpu.VMEM((block_k, block_n), jnp.float32)],
         ),
-        out_shape=jax.ShapeDtypeStruct((num_groups + 2, deep, wide), dtype),
+        out_shape=out_shape,
         compiler_params=grid_params("p", "p", "a"),
+        cost_estimate=estimate(2 * rows * inner * columns, x, grad, out_shape),
         name="grouped_matmul_transposed",
     )(*items, pad_to(x, (high, deep)), pad_to(grad, (high, wide)))
     return out[:num_groups, :inner, :columns]

@@ -6,7 +6,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from torch_tpu.kernels._common import MASKED, block_of, cdiv, grid_params
+from torch_tpu.kernels._common import MASKED, block_of, cdiv, estimate, grid_params
 
 _ROWS, _COLUMNS = 128, 2048
 
@@ -75,6 +75,7 @@ def forward(logits: Any, target: Any, ignore_index: int) -> tuple[Any, Any]:
         out_shape=[column, column],
         scratch_shapes=[pltpu.VMEM((block_r, 1), jnp.float32)] * 3,
         compiler_params=grid_params("p", "a"),
+        cost_estimate=estimate(0, logits, column, column),
         name="cross_entropy",
     )(logits, target.reshape(rows, 1))
     return loss[:, 0], lse[:, 0]
@@ -114,6 +115,7 @@ def backward(
         out_specs=tile,
         out_shape=jax.ShapeDtypeStruct(logits.shape, logits.dtype),
         compiler_params=grid_params("p", "p"),
+        cost_estimate=estimate(0, logits, logits),
         name="cross_entropy_backward",
     )(logits, *[v.reshape(rows, 1) for v in (target, outputs[1], g, g + grads[1])])
     return dx, None

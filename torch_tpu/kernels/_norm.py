@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from torch_tpu.kernels._common import cdiv, grid_params
+from torch_tpu.kernels._common import cdiv, estimate, grid_params
 
 _ROWS = 256  # a block's, at most
 
@@ -42,6 +42,7 @@ def rms_forward(x: Any, weight: Any, eps: float) -> Any:
         out_specs=rows,
         out_shape=jax.ShapeDtypeStruct(flat.shape, x.dtype),
         compiler_params=grid_params("p"),
+        cost_estimate=estimate(0, x, x),
         name="rms_norm",
     )(flat, weight.reshape(1, width))
     return out.reshape(x.shape)
@@ -90,6 +91,7 @@ def rms_backward(inputs: tuple[Any, Any], output: Any, grad: Any, eps: float) ->
             jax.ShapeDtypeStruct((blocks, 1, width), jnp.float32),
         ],
         compiler_params=grid_params("p"),
+        cost_estimate=estimate(0, x, x, x),
         name="rms_norm_backward",
     )(flat, weight.reshape(1, width), grad)
     return dx.reshape(x.shape), dw.sum(axis=(0, 1)).reshape(weight.shape).astype(weight.dtype)
@@ -123,6 +125,7 @@ def rotary_forward(x: Any, cos: Any, sin: Any) -> Any:
         out_specs=rows,
         out_shape=jax.ShapeDtypeStruct(x.shape, x.dtype),
         compiler_params=grid_params("p", "p", "p"),
+        cost_estimate=estimate(0, x, x, cos, sin),
         name="rotary",
     )(x, cos, sin)
 

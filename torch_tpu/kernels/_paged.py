@@ -6,7 +6,7 @@ import functools
 import math
 from typing import Any
 
-from torch_tpu.kernels._common import MASKED, add_block, dot, grid_params, start_softmax
+from torch_tpu.kernels._common import MASKED, add_block, dot, estimate, grid_params, start_softmax
 
 
 def _kernel(
@@ -56,6 +56,7 @@ def forward(
         (1, 1, page, width),
         lambda b, h, j, lengths, pages: (h, pages[b * per_sequence + j], 0, 0),
     )
+    pages = jax.ShapeDtypeStruct((batch, kv_heads, per_sequence * page, width), k_pages.dtype)
     out = pl.pallas_call(
         functools.partial(
             _kernel,
@@ -76,6 +77,7 @@ def forward(
         ),
         out_shape=jax.ShapeDtypeStruct((batch, kv_heads, group, width), q.dtype),
         compiler_params=grid_params("p", "p", "a"),
+        cost_estimate=estimate(4 * q.size * per_sequence * page, q, q, pages, pages),
         name="paged_attention",
     )(lengths, page_table.reshape(-1), q.reshape(batch, kv_heads, group, width), k_pages, v_pages)
     return out.reshape(batch, heads, width)

@@ -346,7 +346,7 @@ def _short_function(definition: Definition) -> Any:
         f"        return _op({', '.join(given)})\n"
         f"    return _fast({', '.join(given)})\n"
     )
-    exec(code, scope)
+    exec(compile(code, __file__, "exec"), scope)  # a frame of ours: the user's line is its caller's
     return scope[short]
 
 
