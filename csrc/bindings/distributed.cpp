@@ -48,9 +48,11 @@ c10::intrusive_ptr<c10d::Backend> create(const c10::intrusive_ptr<c10d::Store>& 
 std::tuple<std::string, int64_t, int, int64_t> whereabouts() {
   const int device = device::current_device();
   int64_t id = -1;
-  if (pjrt::current_span().processes > 1) {
-    const auto& devices = pjrt::Runtime::get().client().addressable_devices();
-    id = devices.at(static_cast<size_t>(device)).id();
+  // A client that has not started and was not asked to span is not started for this.
+  if (pjrt::current_span().processes > 1 || pjrt::Runtime::started()) {
+    const pjrt::Client& client = pjrt::Runtime::get().client();
+    const auto& here = client.addressable_devices();
+    if (client.devices().size() > here.size()) id = here.at(static_cast<size_t>(device)).id();
   }
   return {distributed::machine(), getpid(), device, id};
 }

@@ -1,5 +1,6 @@
 #include "csrc/distributed/xla_program.h"
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <map>
@@ -25,6 +26,14 @@ constexpr uint64_t kTag = base::hash_bytes("torch_tpu collective of a group");
 std::mutex launching;
 
 std::atomic<bool> refuse_programs{false};
+
+// Else all processes compile: compilers of several may work together, and wait for each other.
+bool all_are_here(const std::vector<int64_t>& devices) {
+  const auto& here = pjrt::Runtime::get().client().addressable_devices();
+  return std::all_of(devices.begin(), devices.end(), [&](int64_t id) {
+    return std::any_of(here.begin(), here.end(), [id](const auto& d) { return d.id() == id; });
+  });
+}
 
 }  // namespace
 
@@ -78,10 +87,14 @@ XlaProgram::XlaProgram(const XlaCollective& what, const std::vector<int64_t>& de
   }
   for (const int64_t device : devices) program.key.add(device);
   cache::ProgramStore& store = cache::ProgramStore::get();
-  if (const trace::ProgramPtr known = store.load(program.key); known && !known->code.empty()) {
-    program.code = std::move(known->code);
-    program.origin = known->origin;
-    program.compile_seconds = known->compile_seconds;
+  const bool keep = all_are_here(devices);
+  if (keep) {
+    const trace::ProgramPtr known = store.load(program.key);
+    if (known && !known->code.empty()) {
+      program.code = std::move(known->code);
+      program.origin = known->origin;
+      program.compile_seconds = known->compile_seconds;
+    }
   }
   if (program.code.empty() || !store.load_code(program)) {
     program.origin = trace::Program::Origin::kCompiled;
@@ -91,7 +104,7 @@ XlaProgram::XlaProgram(const XlaCollective& what, const std::vector<int64_t>& de
     program.executable = pjrt::compile_sharded(pjrt::Runtime::get().client(), text, devices);
     const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
     program.compile_seconds = took.count();
-    store.store(program.key, program);
+    if (keep) store.store(program.key, program);
   }
   program.code = {};
   program.temp_bytes = program.executable.executable().temp_bytes();
