@@ -115,6 +115,10 @@ def test_kernels_of_pallas_count():
     assert kernel.op_name.startswith("torch_tpu::flash_attention at test_aot.py:")
     assert 0 < kernel.mxu < 1
     assert not report.notes
+    assert not report.padding  # the denominators lie along the lanes
+    g = aot.parse_topology("v5e:2x2").generation
+    assert kernel.time(g) == pytest.approx(kernel.flops / g.flops / kernel.mxu)
+    assert report.seconds >= kernel.time(g)
 
     def double(x):
         def body(x_ref, out_ref):

@@ -308,6 +308,15 @@ def test_a_generation_alone_lists_its_own():
     assert "v6e" not in str(error.value)
 
 
+@pytest.mark.parametrize(
+    ("name", "first"),
+    [("ironwood", "tpu7x:2x2x1"), ("Trillium:2x2", "v6e:1x1"), ("v5litepod-4", "v5e:1x1")],
+)
+def test_other_names_of_generations_are_known(name, first):
+    with pytest.raises(aot.AotError, match=f"no topology '{name}'. Known ones: {first}"):
+        aot.parse_topology(name)
+
+
 def test_every_known_topology_is_one():
     for name in aot.known_topologies():
         assert aot.parse_topology(name).devices >= 1
@@ -321,12 +330,13 @@ import json, os, signal, sys, time
 task = json.loads(sys.stdin.readline())
 text = open(task["path"]).read()
 if "hang" in text: time.sleep(60)
-for name in ("SIGABRT", "SIGFPE"):
+for name in ("SIGABRT", "SIGFPE", "SIGKILL"):
     if name in text:
         sys.stderr.write("F1115 tiling.cc:12] Check failed: rank > 0\\n"); sys.stderr.flush()
         os.kill(os.getpid(), getattr(signal, name))
 detail = "INTERNAL: no"
 if "blocks" in text: detail = "RESOURCE_EXHAUSTED: Allocation (size=2) would exceed, space=vmem"
+if "broken" in text: detail = "[Plugin::load] NOT_FOUND: no file."
 print(json.dumps({**task, "status": "refused", "detail": detail}), flush=True)
 """
 
@@ -356,6 +366,8 @@ def fake(tmp_path, monkeypatch):
     [
         ("SIGABRT", aot.CompilerCrashError, "died .SIGABRT.*rank > 0.*try another topology"),
         ("SIGFPE", aot.CompilerCrashError, "died .SIGFPE"),
+        ("SIGKILL", aot.CompilerCrashError, "killed .SIGKILL.*want of memory.*--scan"),
+        ("broken", aot.AotError, "libtpu cannot be loaded.*no file.*torch-tpu doctor"),
         ("hang", aot.CompilerTimeoutError, "no answer.*timeout="),
         ("refuse", aot.AotError, "refuses the program for v5e:2x2: INTERNAL: no"),
         ("blocks", aot.AotError, "not fit into the VMEM of v5e:2x2.*block_specs.*RESOURCE"),

@@ -184,12 +184,21 @@ def _error(answer: dict[str, Any], topology: Topology) -> AotError:
     if answer["status"] == "crashes":
         code = answer.get("code", 0)
         by = f" ({signal.Signals(-code).name})" if code < 0 else ""
+        if code == -signal.SIGKILL:
+            return CompilerCrashError(
+                f"the TPU compiler was killed{by} while it compiled for {topology.name}, most "
+                "likely for want of memory: make layers that are alike one loop (scan=, --scan), "
+                "leave out the use of matrix units (mxu=False, --no-mxu), or take a machine with "
+                "more."
+            )
         return CompilerCrashError(
             f"the TPU compiler died{by} while it compiled for {topology.name}: {detail}. That is a "
             "fault of the compiler, often for one shape only: try another topology or another "
             "libtpu, and report it with the module (torch_tpu.aot.trace(...).text)."
         )
     short = " ".join(detail.split())[:1500]
+    if detail.startswith(("[resolve_plugin]", "[Plugin::load]")):
+        return AotError(f"libtpu cannot be loaded. {short} `torch-tpu doctor` looks for the cause.")
     if small := _SMALL_MEMORY.search(detail):
         return AotError(
             f"a kernel does not fit into the {small[1].upper()} of {topology.name}: its blocks are "

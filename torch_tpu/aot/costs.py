@@ -46,7 +46,10 @@ class Part:
         return max(self.flops / generation.flops, self.bytes / generation.bandwidth)
 
     def time(self, generation: Generation) -> float:
-        """The estimate: that, or the compiler's cycles where they are more."""
+        """The estimate: that, or the compiler's cycles where they are more. It has none for a
+        kernel of Pallas; how full the slots of the matrix units are tells more there."""
+        if not self.cycles and self.mxu:
+            return max(self.seconds(generation), self.flops / generation.flops / self.mxu)
         return max(self.seconds(generation), self.cycles / generation.clock)
 
     def bound(self, generation: Generation) -> str:

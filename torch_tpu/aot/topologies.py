@@ -55,6 +55,13 @@ _KNOWN = {
 }
 
 
+# What generations are called elsewhere.
+_OTHER_NAMES = {
+    "v5lite": "v5e", "v5litepod": "v5e", "v6": "v6e", "trillium": "v6e", "v7": "tpu7x",
+    "v7x": "tpu7x", "tpu7": "tpu7x", "ironwood": "tpu7x",
+}  # fmt: skip
+
+
 def known_topologies() -> list[str]:
     """The common names.
 
@@ -107,6 +114,9 @@ def _is_sensible(shape: tuple[int, ...], generation: Generation) -> bool:
 
 def _unknown(name: str, generation: Generation | None = None) -> str:
     names = known_topologies()
+    if generation is None:  # "v6e-8", "trillium"
+        word = re.split(r"[:-]", name.lower())[0]
+        generation = GENERATIONS.get(_OTHER_NAMES.get(word, word))
     if generation is not None:
         names = [n for n in names if n.startswith(f"{generation.name}:")]
     return f"there is no topology '{name}'. Known ones: {', '.join(names)}."

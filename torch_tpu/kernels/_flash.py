@@ -120,7 +120,7 @@ def _forward_kernel(
     @pl.when(j == plan.num_k - 1)
     def _end() -> None:
         o_ref[0, 0] = (acc[...] / total[...]).astype(o_ref.dtype)
-        lse_ref[0, 0] = m[...] + jnp.log(total[...])
+        lse_ref[0, 0] = (m[...] + jnp.log(total[...])).T
 
 
 def _specs(plan: _Plan, of_q: str, of_k: str) -> tuple[Any, Any, Any]:
@@ -134,13 +134,17 @@ def _specs(plan: _Plan, of_q: str, of_k: str) -> tuple[Any, Any, Any]:
     def q_at(b: Any, h: Any, x: Any, y: Any) -> tuple[Any, ...]:
         return (b, h, x if first_is_q else y, 0)
 
+    def row_at(b: Any, h: Any, x: Any, y: Any) -> tuple[Any, ...]:
+        return (b, h, 0, x if first_is_q else y)
+
     def k_at(b: Any, h: Any, x: Any, y: Any) -> tuple[Any, ...]:
         return (b, h // plan.group, y if first_is_q else x, 0)
 
     return (
         pl.BlockSpec((1, 1, plan.block_q, plan.width), q_at),
         pl.BlockSpec((1, 1, plan.block_k, plan.width), k_at),
-        pl.BlockSpec((1, 1, plan.block_q, 1), q_at),
+        # Along the lanes: a column of single numbers would take 128 times its size in HBM.
+        pl.BlockSpec((1, 1, 1, plan.block_q), row_at),
     )
 
 
@@ -163,7 +167,7 @@ def forward(
     rows = plan.num_q * plan.block_q
     shapes = [
         jax.ShapeDtypeStruct((plan.batch, plan.heads, rows, plan.width), q.dtype),
-        jax.ShapeDtypeStruct((plan.batch, plan.heads, rows, 1), jnp.float32),
+        jax.ShapeDtypeStruct((plan.batch, plan.heads, 1, rows), jnp.float32),
     ]
     out, lse = pl.pallas_call(
         functools.partial(_forward_kernel, plan=plan),
@@ -180,7 +184,7 @@ def forward(
         cost_estimate=estimate(plan.product * 2, q, k, v, *shapes),
         name="flash_attention",
     )(_padded(plan, q, True), _padded(plan, k, False), _padded(plan, v, False))
-    return out[:, :, : plan.length], lse[:, :, : plan.length, 0]
+    return out[:, :, : plan.length], lse[:, :, 0, : plan.length]
 
 
 def _gradient_block(
@@ -189,9 +193,9 @@ def _gradient_block(
     """The weights of a block, and the gradients of its scores."""
     import jax.numpy as jnp
 
-    p = jnp.exp(_scores(plan, q, k, i, j) - lse)
+    p = jnp.exp(_scores(plan, q, k, i, j) - lse.T)
     dp = dot(do, v, (1, 1))
-    return p, p * (dp - delta) * plan.scale
+    return p, p * (dp - delta.T) * plan.scale
 
 
 def _dq_kernel(
@@ -271,10 +275,9 @@ def backward(
     delta = jnp.sum(d_out.astype(jnp.float32) * out.astype(jnp.float32), axis=-1) - d_lse
     # Rows that are padding get weights of zero: nothing is added for them.
     rows = plan.num_q * plan.block_q
-    lse = jnp.pad(lse, [(0, 0), (0, 0), (0, rows - plan.length)], constant_values=-MASKED)[
-        ..., None
-    ]
-    delta = _padded(plan, delta[..., None], True)
+    behind = [(0, 0), (0, 0), (0, rows - plan.length)]
+    lse = jnp.pad(lse, behind, constant_values=-MASKED)[:, :, None]
+    delta = jnp.pad(delta, behind)[:, :, None]
     operands = (
         _padded(plan, q, True),
         _padded(plan, k, False),
