@@ -119,19 +119,23 @@ void add(Pending item) {
 
 }  // namespace
 
-void check_flag(trace::ValuePtr flag, const ops::ValueCheck& check, Owner program) {
-  // PyTorch reads the info of a factorization before it goes on, on every device.
-  if (check.kind == Kind::kMatrix || check.kind == Kind::kBatch) {
-    const base::journal::Span span(base::journal::Kind::kHostRead, "linear-algebra check");
-    raise_if_violated(Flags(std::move(flag), 1).read()[0], check);
-    return;
+void check_flags(std::span<Flag> flags, const Owner& program) {
+  bool waits = !pjrt::Runtime::get().host_addressable();
+  for (auto& [flag, what] : flags) {
+    const ops::ValueCheck& check = *what;
+    // PyTorch reads the info of a factorization before it goes on, on every device.
+    if (check.kind == Kind::kMatrix || check.kind == Kind::kBatch) {
+      const base::journal::Span span(base::journal::Kind::kHostRead, "linear-algebra check");
+      raise_if_violated(Flags(std::move(flag), 1).read()[0], check);
+      continue;
+    }
+    waits = waits || !flag->buffer().is_ready();
+    if (waits) {  // so do those behind it
+      add(Pending(std::move(flag), {{&check, nullptr, {}}}, program));
+    } else {
+      raise_if_violated(*static_cast<const int64_t*>(flag->buffer().unsafe_pointer()), check);
+    }
   }
-  if (pjrt::Runtime::get().host_addressable() && flag->buffer().is_ready()) {
-    const auto* value = static_cast<const int64_t*>(flag->buffer().unsafe_pointer());
-    raise_if_violated(*value, check);
-    return;
-  }
-  add(Pending(std::move(flag), {{&check, nullptr, {}}}, std::move(program)));
 }
 
 void queue_flags(trace::ValuePtr flags, FlagSources sources, Owner program) {

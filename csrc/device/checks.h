@@ -3,6 +3,7 @@
 // synchronize.
 #pragma once
 
+#include <span>
 #include <string>
 
 #include <c10/util/SmallVector.h>
@@ -22,8 +23,13 @@ struct FlagSource {
 using FlagSources = c10::SmallVector<FlagSource, 2>;
 using Owner = c10::intrusive_ptr<c10::intrusive_ptr_target>;  // of the program
 
-// Takes a 0-d s64 flag. May throw (c10::IndexError, or c10::Error for a RuntimeError) now.
-void check_flag(trace::ValuePtr flag, const ops::ValueCheck& check, Owner program);
+struct Flag {
+  trace::ValuePtr value;  // s64[]
+  const ops::ValueCheck* check;
+};
+// Takes the flags of a program. May throw (c10::IndexError, or c10::Error for a RuntimeError) now;
+// of several violations the first, whichever flag is ready first.
+void check_flags(std::span<Flag> flags, const Owner& program);
 
 // The same for s64 flags, one per source, of calls that returned long ago: never throws a violation
 // itself, and its text names the call.

@@ -251,14 +251,14 @@ std::vector<at::Tensor> CompiledGraph::run(std::vector<at::Tensor> tensors, Valu
       results.back() = cut(results.back(), *bounds_[i], numbers);
     }
   }
-  c10::SmallVector<trace::ValuePtr, 2> flags;
-  for (size_t i = 0; i < program.checks.size(); ++i) {
-    flags.push_back(c10::make_intrusive<trace::DeviceValue>(
-        run.outs[next++], DType::kS64, trace::ShapeRef{}, trace::ShapeRef{}, device_));
+  c10::SmallVector<device::Flag, 2> flags;
+  for (const ops::ValueCheck& check : program.checks) {
+    flags.push_back(
+        {c10::make_intrusive<trace::DeviceValue>(run.outs[next++], DType::kS64, trace::ShapeRef{},
+                                                 trace::ShapeRef{}, device_),
+         &check});
   }
-  for (size_t i = 0; i < flags.size(); ++i) {
-    device::check_flag(std::move(flags[i]), program.checks[i], program_);
-  }
+  device::check_flags(flags, program_);
   if (mode() == base::Mode::kDebug) {
     trace::Ledger::of(device_).synchronize();
     device::raise_pending_checks(device_);

@@ -59,15 +59,14 @@ void finish(const trace::ProgramPtr& owner, Frame& frame, Execution& run, c10::S
         run.outs[next++], output.value_dtype, output.base_sizes, output.base_strides, frame.device);
   });
   if (program.num_counts > 0) ++next;
-  c10::SmallVector<trace::ValuePtr, 2> flags;
-  for (size_t i = 0; i < program.checks.size(); ++i) {
-    flags.push_back(c10::make_intrusive<trace::DeviceValue>(
-        run.outs[next++], stablehlo::DType::kS64, trace::ShapeRef{}, trace::ShapeRef{},
-        frame.device));
+  c10::SmallVector<device::Flag, 2> flags;
+  for (const ops::ValueCheck& check : program.checks) {
+    flags.push_back({c10::make_intrusive<trace::DeviceValue>(
+                         run.outs[next++], stablehlo::DType::kS64, trace::ShapeRef{},
+                         trace::ShapeRef{}, frame.device),
+                     &check});
   }
-  for (size_t i = 0; i < flags.size(); ++i) {
-    device::check_flag(std::move(flags[i]), program.checks[i], owner);
-  }
+  if (!flags.empty()) device::check_flags(flags, owner);
   if (program.num_counts > 0) device::raise_pending_checks(frame.device);  // as any read does
 }
 

@@ -152,16 +152,16 @@ std::vector<ShardedProgram::Parts> ShardedProgram::run(const std::vector<Parts>&
     }
     if (output.write < 0) results.push_back(std::move(made));
   }
-  std::vector<std::pair<trace::ValuePtr, size_t>> flags;
+  std::vector<device::Flag> flags;
   for (size_t c = 0; c < module_.checks.size(); ++c) {
     for (size_t d = 0; d < ndevices; ++d) {
       auto flag = c10::make_intrusive<trace::DeviceValue>(outs[d][module_.outputs.size() + c],
                                                           DType::kS64, trace::ShapeRef{},
                                                           trace::ShapeRef{}, module_.devices[d]);
-      if (d == 0 || module_.checks_differ) flags.emplace_back(std::move(flag), c);
+      if (d == 0 || module_.checks_differ) flags.push_back({std::move(flag), &program_->checks[c]});
     }
   }
-  for (auto& [flag, c] : flags) device::check_flag(std::move(flag), program_->checks[c], program_);
+  device::check_flags(flags, program_);
   return results;
 }
 
