@@ -192,7 +192,9 @@ def _pack(saved: _Saved) -> None:
         if nodes[0].meta.get("saved_tensor_with_no_vc_check", False):
             pack.meta["saved_tensor_with_no_vc_check"] = True
         placeholder = saved.add(pack, nodes[0].name)
-        with backward.inserting_before(saved.start):
+        # Before the reshapes that are made again, some of them of these.
+        first = next(n for n in backward.nodes if n.op != "placeholder")
+        with backward.inserting_before(first):
             parts = backward.call_function(aten.split_with_sizes.default, (placeholder, sizes))
             parts.meta["val"] = list(pack.meta["val"].split_with_sizes(sizes))
             for i, (node, val) in enumerate(zip(nodes, vals, strict=True)):
