@@ -73,6 +73,14 @@ void ProgramStore::refuse(Words words, const std::exception& error, bool from_pa
   }
 }
 
+void ProgramStore::find_code(trace::Program& program) {
+  const trace::ProgramPtr known = load(program.key);
+  if (!known || known->code.empty()) return;
+  program.code = std::move(known->code);
+  program.origin = known->origin;
+  program.compile_seconds = known->compile_seconds;
+}
+
 trace::ProgramPtr ProgramStore::load(const trace::Key& key) {
   const auto start = std::chrono::steady_clock::now();
   const Words words = words_of(key);

@@ -33,6 +33,8 @@ class ProgramStore {
   // Null when nobody has it. Never throws for what is on disk: that is compiled again.
   trace::ProgramPtr load(const trace::Key& key);
   void store(const trace::Key& key, const trace::Program& program) noexcept;
+  // Gives a program the code that is kept under its key, if any; load_code() makes use of it.
+  void find_code(trace::Program& program);
   // The executable of a program from disk. False when it is of no use: compile the program.
   bool load_code(trace::Program& program) noexcept;
 

@@ -282,11 +282,7 @@ void compile_by_text(trace::Program& program, std::string text) {
   program.key = key_of_text(text);
   program.fingerprint = base::hash_bytes(text);
   cache::ProgramStore& store = cache::ProgramStore::get();
-  if (const trace::ProgramPtr known = store.load(program.key); known && !known->code.empty()) {
-    program.code = std::move(known->code);
-    program.origin = known->origin;
-    program.compile_seconds = known->compile_seconds;
-  }
+  store.find_code(program);
   program.text = std::move(text);
   ensure_compiled(program);
   if (program.origin == trace::Program::Origin::kCompiled) store.store(program.key, program);

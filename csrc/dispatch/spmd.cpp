@@ -1,17 +1,12 @@
 #include "csrc/dispatch/spmd.h"
 
-#include <chrono>
-
-#include "csrc/base/digest.h"
-#include "csrc/base/hash.h"
-#include "csrc/cache/program_store.h"
 #include "csrc/device/checks.h"
 #include "csrc/device/generator.h"
 #include "csrc/device/tensor.h"
 #include "csrc/dispatch/fused.h"
 #include "csrc/dispatch/scalar_pool.h"
+#include "csrc/dispatch/sharded_code.h"
 #include "csrc/pjrt/runtime.h"
-#include "csrc/pjrt/sharded.h"
 
 namespace torch_tpu::dispatch {
 namespace {
@@ -39,44 +34,15 @@ ShardedProgram::ShardedProgram(ShardedModule module) : module_(std::move(module)
   program.checks = module_.checks;
   program.draws = module_.draws;
   program.outputs.resize(module_.outputs.size());
-  program.fingerprint = base::hash_bytes(module_.text);
-  // The text says all but the devices; the first word keeps it apart from the keys of ops.
-  static constexpr uint64_t kTag = base::hash_bytes("torch_tpu sharded program");
-  const base::Digest digest = base::digest(module_.text);
-  for (const uint64_t word : {kTag, digest.high, digest.low, uint64_t{module_.text.size()}}) {
-    program.key.add(word);
-  }
-  for (const int device : module_.devices) program.key.add(static_cast<uint64_t>(device));
-  cache::ProgramStore& store = cache::ProgramStore::get();
-  if (const trace::ProgramPtr known = store.load(program.key); known && !known->code.empty()) {
-    program.code = std::move(known->code);
-    program.origin = known->origin;
-    program.compile_seconds = known->compile_seconds;
-  }
-  if (program.code.empty() || !store.load_code(program)) {
-    program.origin = trace::Program::Origin::kCompiled;
-    compile();
-    store.store(program.key, program);
-  }
-  program.code = {};
-  program.temp_bytes = program.executable.executable().temp_bytes();
-}
-
-void ShardedProgram::compile() {
-  const pjrt::Runtime& runtime = pjrt::Runtime::get();
   std::vector<int64_t> ids;
   for (const int device : module_.devices) {
-    ids.push_back(runtime.client().addressable_devices().at(static_cast<size_t>(device)).id());
+    const auto& here = pjrt::Runtime::get().client().addressable_devices();
+    ids.push_back(here.at(static_cast<size_t>(device)).id());
   }
-  const base::journal::Span span(base::journal::Kind::kCompile, program_->name,
-                                 program_->fingerprint);
-  const auto start = std::chrono::steady_clock::now();
-  program_->executable = pjrt::compile_sharded(runtime.client(), module_.text, ids);
-  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
-  program_->compile_seconds = took.count();
+  load_sharded(program, module_.text, ids, /*keep=*/true);
   const size_t expected = module_.outputs.size() + module_.checks.size();
-  TORCH_CHECK(program_->executable.num_outputs() == expected, "[spmd] the module has ",
-              program_->executable.num_outputs(), " results, not ", expected);
+  TORCH_CHECK(program.executable.num_outputs() == expected, "[spmd] the module has ",
+              program.executable.num_outputs(), " results, not ", expected);
 }
 
 std::vector<ShardedProgram::Parts> ShardedProgram::run(const std::vector<Parts>& args) {
@@ -111,24 +77,12 @@ std::vector<ShardedProgram::Parts> ShardedProgram::run(const std::vector<Parts>&
       break;
     }
   }
-  const size_t nouts = program_->executable.num_outputs();
   std::vector<std::vector<PJRT_Buffer*>> raw(ndevices);
-  std::vector<std::vector<PJRT_Buffer*>> outs(ndevices, std::vector<PJRT_Buffer*>(nouts));
-  std::vector<PJRT_Buffer* const*> arg_lists;
-  std::vector<PJRT_Buffer**> out_lists;
   for (size_t d = 0; d < ndevices; ++d) {
     for (size_t i = 0; i < nargs; ++i) raw[d].push_back(values[i][d]->raw());
-    arg_lists.push_back(raw[d].data());
-    out_lists.push_back(outs[d].data());
     trace::Ledger::of(module_.devices[d]).check_room(program_->new_bytes);
   }
-  program_->runs.fetch_add(1, std::memory_order_relaxed);
-  {
-    const base::journal::Span span(base::journal::Kind::kLaunch, program_->name,
-                                   program_->fingerprint);
-    pjrt::execute_sharded(pjrt::Runtime::get().client(), program_->executable, arg_lists, nargs,
-                          out_lists, keep);
-  }
+  const auto outs = start_sharded(*program_, raw, keep);
   const PJRT_Api* api = pjrt::Runtime::get().api();
   std::vector<Parts> results;
   for (size_t j = 0; j < module_.outputs.size(); ++j) {

@@ -42,8 +42,6 @@ class ShardedProgram final : public c10::intrusive_ptr_target {
   const trace::Program& program() const { return *program_; }
 
  private:
-  void compile();
-
   const ShardedModule module_;
   trace::ProgramPtr program_;
 };

@@ -41,8 +41,9 @@ void Meeting::run(std::vector<Part> parts) {
     std::vector<std::vector<trace::ValuePtr>> args;
     for (Part& part : parts) {
       // Ranks compare what they call before; the watchdog finds and names what is left.
-      if (part.program.get() != &program)
+      if (part.program.get() != &program) {
         throw std::runtime_error("the ranks do not call the same");
+      }
       donate = donate && part.donate;
       args.push_back(std::move(part.args));
     }

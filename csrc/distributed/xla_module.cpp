@@ -261,21 +261,18 @@ class Maker {
 
 }  // namespace
 
-std::string XlaCollective::key() const {
-  std::string text;
-  const auto add = [&text](int64_t number) { text += std::to_string(number) + ","; };
-  for (const int64_t number : {static_cast<int64_t>(kind), static_cast<int64_t>(reduction), root,
-                               size, static_cast<int64_t>(dtype)}) {
-    add(number);
-  }
+trace::Key XlaCollective::key() const {
+  trace::Key key;
+  key.add({static_cast<int64_t>(kind), static_cast<int64_t>(reduction), root, size,
+           static_cast<int64_t>(dtype)});
   for (const std::vector<Dims>* list : {&inputs, &outputs}) {
-    add(static_cast<int64_t>(list->size()));
+    key.add(static_cast<int64_t>(list->size()));
     for (const Dims& dims : *list) {
-      add(static_cast<int64_t>(dims.size()));
-      for (const int64_t dim : dims) add(dim);
+      key.add(static_cast<int64_t>(dims.size()));
+      key.add(dims);
     }
   }
-  return text;
+  return key;
 }
 
 const char* name_of(XlaKind kind) {

@@ -8,6 +8,7 @@
 #include <torch/csrc/distributed/c10d/Types.hpp>
 
 #include "csrc/stablehlo/type.h"
+#include "csrc/trace/key.h"
 
 namespace torch_tpu::distributed {
 
@@ -24,7 +25,7 @@ struct XlaCollective {
   std::vector<stablehlo::Dims> outputs;  // the same, from each rank
 
   // All that the module depends on.
-  std::string key() const;
+  trace::Key key() const;
   // Whether the output may lie where the input did.
   bool in_place() const { return kind == XlaKind::kAllReduce; }
 };

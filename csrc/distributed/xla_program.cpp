@@ -2,28 +2,21 @@
 
 #include <algorithm>
 #include <atomic>
-#include <chrono>
-#include <map>
 #include <mutex>
+#include <unordered_map>
 #include <utility>
 
 #include <c10/util/Exception.h>
 
-#include "csrc/base/digest.h"
-#include "csrc/base/hash.h"
-#include "csrc/base/journal.h"
-#include "csrc/cache/program_store.h"
+#include "csrc/dispatch/sharded_code.h"
 #include "csrc/pjrt/runtime.h"
-#include "csrc/pjrt/sharded.h"
 
 namespace torch_tpu::distributed {
 namespace {
 
-constexpr uint64_t kTag = base::hash_bytes("torch_tpu collective of a group");
-
-// Programs of a client over several devices wait for each other: they must be started one after
-// another, or two of them could each have half of the devices.
-std::mutex launching;
+struct HashOfKey {
+  size_t operator()(const trace::Key& key) const { return key.hash(); }
+};
 
 std::atomic<bool> refuse_programs{false};
 
@@ -48,10 +41,10 @@ std::shared_ptr<XlaProgram> XlaProgram::get(const XlaCollective& what,
   };
   if (refuse_programs.load(std::memory_order_relaxed)) return nullptr;
   static std::mutex mutex;
-  static auto* entries =
-      new std::map<std::string, std::shared_ptr<Entry>>();  // leaked: see Runtime
-  std::string key = what.key() + "@";
-  for (const int64_t device : devices) key += std::to_string(device) + ",";
+  static auto* entries =  // leaked: see Runtime
+      new std::unordered_map<trace::Key, std::shared_ptr<Entry>, HashOfKey>();
+  trace::Key key = what.key();
+  key.add(devices);
   std::shared_ptr<Entry> entry;
   {
     std::lock_guard lock(mutex);
@@ -73,71 +66,28 @@ std::shared_ptr<XlaProgram> XlaProgram::get(const XlaCollective& what,
 
 XlaProgram::XlaProgram(const XlaCollective& what, const std::vector<int64_t>& devices)
     : what_(what), program_(c10::make_intrusive<trace::Program>()) {
-  const std::string text = xla_module(what);
   trace::Program& program = *program_;
   program.name = std::string("collective_") + name_of(what.kind);
-  program.fingerprint = base::hash_bytes(text);
   program.outputs.resize(what.outputs.size());
   for (const stablehlo::Dims& dims : what.outputs) {
-    new_bytes_ += stablehlo::product(dims) * stablehlo::dtype_bytes(what.dtype);
+    program.new_bytes += stablehlo::product(dims) * stablehlo::dtype_bytes(what.dtype);
   }
-  const base::Digest digest = base::digest(text);
-  for (const uint64_t word : {kTag, digest.high, digest.low, uint64_t{text.size()}}) {
-    program.key.add(word);
-  }
-  for (const int64_t device : devices) program.key.add(device);
-  cache::ProgramStore& store = cache::ProgramStore::get();
-  const bool keep = all_are_here(devices);
-  if (keep) {
-    const trace::ProgramPtr known = store.load(program.key);
-    if (known && !known->code.empty()) {
-      program.code = std::move(known->code);
-      program.origin = known->origin;
-      program.compile_seconds = known->compile_seconds;
-    }
-  }
-  if (program.code.empty() || !store.load_code(program)) {
-    program.origin = trace::Program::Origin::kCompiled;
-    const base::journal::Span span(base::journal::Kind::kCompile, program.name,
-                                   program.fingerprint);
-    const auto start = std::chrono::steady_clock::now();
-    program.executable = pjrt::compile_sharded(pjrt::Runtime::get().client(), text, devices);
-    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
-    program.compile_seconds = took.count();
-    if (keep) store.store(program.key, program);
-  }
-  program.code = {};
-  program.temp_bytes = program.executable.executable().temp_bytes();
+  dispatch::load_sharded(program, xla_module(what), devices, all_are_here(devices));
 }
 
 std::vector<std::vector<pjrt::Buffer>> XlaProgram::run(
     const std::vector<std::vector<trace::ValuePtr>>& args, bool donate) {
-  const pjrt::Runtime& runtime = pjrt::Runtime::get();
-  const size_t here = args.size();
-  const size_t nouts = program_->executable.num_outputs();
-  std::vector<std::vector<PJRT_Buffer*>> raw(here);
-  std::vector<std::vector<PJRT_Buffer*>> outs(here, std::vector<PJRT_Buffer*>(nouts));
-  std::vector<PJRT_Buffer* const*> arg_lists;
-  std::vector<PJRT_Buffer**> out_lists;
-  for (size_t d = 0; d < here; ++d) {
+  std::vector<std::vector<PJRT_Buffer*>> raw(args.size());
+  for (size_t d = 0; d < args.size(); ++d) {
     for (const trace::ValuePtr& value : args[d]) raw[d].push_back(value->raw());
-    arg_lists.push_back(raw[d].data());
-    out_lists.push_back(outs[d].data());
-    if (!donate) trace::Ledger::of(args[d].at(0)->device()).check_room(new_bytes_);
+    if (!donate) trace::Ledger::of(args[d].at(0)->device()).check_room(program_->new_bytes);
   }
   const int64_t first = 0;
   const std::span<const int64_t> keep(&first, what_.in_place() && !donate ? 1 : 0);
-  program_->runs.fetch_add(1, std::memory_order_relaxed);
-  {
-    const base::journal::Span span(base::journal::Kind::kLaunch, program_->name,
-                                   program_->fingerprint);
-    std::lock_guard lock(launching);
-    pjrt::execute_sharded(runtime.client(), program_->executable, arg_lists, args.at(0).size(),
-                          out_lists, keep);
-  }
-  std::vector<std::vector<pjrt::Buffer>> results(here);
-  for (size_t d = 0; d < here; ++d) {
-    for (PJRT_Buffer* buffer : outs[d]) results[d].emplace_back(runtime.api(), buffer);
+  std::vector<std::vector<pjrt::Buffer>> results;
+  for (const auto& outs : dispatch::start_sharded(*program_, raw, keep)) {
+    auto& mine = results.emplace_back();
+    for (PJRT_Buffer* buffer : outs) mine.emplace_back(pjrt::Runtime::get().api(), buffer);
   }
   return results;
 }

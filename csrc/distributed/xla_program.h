@@ -29,7 +29,6 @@ class XlaProgram {
   XlaProgram(const XlaCollective& what, const std::vector<int64_t>& devices);
 
   const XlaCollective what_;
-  int64_t new_bytes_ = 0;  // on each device
   trace::ProgramPtr program_;
 };
 
