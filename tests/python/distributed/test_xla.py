@@ -2,33 +2,26 @@
 
 from __future__ import annotations
 
-import re
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 from conformance.children import Child
+from eight_devices import names_of, passes, started
 
 from torch_tpu import _distributed
 
-FOLDER = Path(__file__).parent
-CHECKS = "".join(path.read_text() for path in sorted(FOLDER.glob("xla_checks*.py")))
+CHECKS = ("distributed", "xla_checks")
 
 
 @pytest.fixture(scope="module")
 def devices() -> Iterator[Child]:
-    command = [sys.executable, "-m", "distributed.xla_checks"]
-    child = Child(command, 280.0, TORCH_TPU_CPU_DEVICES="8")
-    yield child
-    child.stop()
+    yield from started(*CHECKS)
 
 
-@pytest.mark.parametrize("name", re.findall(r"^def check_(\w+)", CHECKS, re.MULTILINE))
+@pytest.mark.parametrize("name", names_of(*CHECKS))
 def test_on_threads(devices: Child, name: str) -> None:
-    answer = devices.run({"check": name})
-    assert not answer.get("failed", answer.get("detail")), answer
+    passes(devices, name)
 
 
 def place(machine: str, process: int, device: int, number: int, name: str = "") -> list[Any]:

@@ -3,13 +3,9 @@ and collectives are programs over these devices. Here: what comes out of each of
 
 from __future__ import annotations
 
-import importlib
 import time
-import traceback
 from collections.abc import Sequence
 from datetime import timedelta
-from pathlib import Path
-from typing import Any
 
 import torch
 from distributed.test_collectives import ALL, OPS, data, expected, same
@@ -296,24 +292,3 @@ def check_many_under_way() -> None:
             same(xs[i], torch.full((17 + i,), 28.0 + 8 * i))
 
     run(8, every)
-
-
-def main() -> None:
-    from conformance.children import serve
-
-    checks: dict[str, Any] = {}
-    for path in sorted(Path(__file__).parent.glob("xla_checks*.py")):
-        checks.update(vars(importlib.import_module(f"distributed.{path.stem}")))
-
-    def answer(task: dict[str, Any]) -> dict[str, Any]:
-        try:
-            checks["check_" + task["check"]]()
-        except BaseException:
-            return {"failed": traceback.format_exc()}
-        return {"failed": ""}
-
-    serve(answer)
-
-
-if __name__ == "__main__":
-    main()

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
 import io
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -277,31 +275,3 @@ def check_many_collectives() -> None:
     assert len(f.collectives()) > 8
     product = (a + 7) @ (a - 7).t() @ a
     torch.testing.assert_close(out[-1].cpu(), product.sum(1), rtol=1e-3, atol=0.5)
-
-
-CHECKS: dict[str, Any] = {}
-
-
-def main() -> None:
-    import traceback
-
-    from conformance.children import serve
-
-    for path in sorted(Path(__file__).parent.glob("checks*.py")):
-        module = importlib.import_module(f"spmd.{path.stem}")
-        for name, function in vars(module).items():
-            if name.startswith("check_"):
-                CHECKS[name.removeprefix("check_")] = function
-
-    def answer(task: dict[str, Any]) -> dict[str, Any]:
-        try:
-            CHECKS[task["check"]]()
-        except BaseException:
-            return {"failed": traceback.format_exc()}
-        return {"failed": ""}
-
-    serve(answer)
-
-
-if __name__ == "__main__":
-    main()
