@@ -7,6 +7,7 @@ again and again; then looks whether any entry is damaged and any result wrong.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import random
@@ -17,15 +18,24 @@ import tempfile
 import time
 from pathlib import Path
 
-FILL = """
+# Sums of small integers: exact in any order, so whether single ops, a program of this size or one
+# of sizes up to a bound ran (which one is ready depends on the moment) makes no difference at all.
+FUNCTIONS = "(torch.square, torch.neg, lambda v: v + v, lambda v: v.sum(), torch.relu)"
+RIGHT = [
+    float(sum(f(v) for v in range(n)))
+    for n in range(1, 25)
+    for f in (lambda v: v * v, lambda v: -v, lambda v: v + v, lambda v: v, lambda v: v)
+]
+FILL = f"""
 import json, torch, torch_tpu
+FUNCTIONS = {FUNCTIONS}
 x = torch.arange(24.0).to("tpu")
 print("ready", flush=True)
 values = []
 for n in range(1, 25):
-    for f in (torch.exp, torch.neg, lambda v: v + v, lambda v: v.sum(), torch.sigmoid):
+    for f in FUNCTIONS:
         values.append(f(x[:n]).sum().item())
-print(json.dumps({"values": values, "stats": torch_tpu.stats()}), flush=True)
+print(json.dumps({{"values": values, "stats": torch_tpu.stats()}}), flush=True)
 """
 
 
@@ -52,16 +62,17 @@ def finish(process: subprocess.Popen[str]) -> dict:
 def main() -> int:
     """0 when nothing was ever damaged or wrong."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--times", type=int, default=50, help="rounds (default: 50)")
+    parser.add_argument("--times", type=int, default=50, help="kills at work (default: 50)")
     parser.add_argument("--processes", type=int, default=4, help="at a time (default: 4)")
     parser.add_argument("--seed", type=int, default=0, help="of the moments (default: 0)")
     args = parser.parse_args()
     rng = random.Random(args.seed)
     killed = damaged = wrong = left = 0
-    right: list[float] | None = None
     with tempfile.TemporaryDirectory() as top:
         folder = Path(top) / "cache"
-        for round_ in range(args.times):
+        for round_ in itertools.count():
+            if killed == args.times:  # who had finished before the kill does not count
+                break
             if round_ % 2 == 0:  # an empty folder again, so that there is something to write
                 folder = Path(top) / f"cache{round_}"
             processes = [start(folder) for _ in range(args.processes)]
@@ -74,13 +85,15 @@ def main() -> int:
             killed += victim.returncode == -signal.SIGKILL
             for process in processes:
                 done = finish(process)
-                right = right or done["values"]
-                wrong += done["values"] != right
+                for at, (value, right) in enumerate(zip(done["values"], RIGHT, strict=True)):
+                    if value != right:
+                        wrong += 1
+                        print(f"value {at} is {value}, not {right}", flush=True)
                 damaged += done["stats"]["disk"]["damaged"]
             left += len(list(folder.glob("*/tmp-*")))
             print(
-                f"{round_ + 1}/{args.times}: {killed} killed at work, {left} temporary files left, "
-                f"{damaged} damaged, {wrong} wrong",
+                f"round {round_ + 1}: {killed}/{args.times} killed at work, {left} temporary files "
+                f"left, {damaged} damaged, {wrong} wrong",
                 flush=True,
             )
     return 1 if damaged or wrong else 0
