@@ -133,7 +133,7 @@ const std::vector<EnvVar>& env_table() {
       {"TORCH_TPU_FUSED_MIN_NODES", "int", "an integer from 1 to 65536", "64",
        "How long a part of the op stream must be before Fused Eager looks for its repetition."},
       {"TORCH_TPU_FUSED_MAX_NODES", "int", "0, or an integer from 2 to 65536", "0",
-       "Most ops in a program of Fused Eager; 0 means 1024 on XLA:CPU and 256 elsewhere."},
+       "Most ops in a program of Fused Eager; 0 means 1024 on XLA:CPU and 128 elsewhere."},
       {"TORCH_TPU_FUSED_MAX_BYTES", "bytes", "0, or at least 1M, with an optional suffix K, M or G",
        "0",
        "Most bytes that the ops of a pending program may produce; 0 means a quarter of the "
