@@ -133,3 +133,27 @@ def test_reshapes_of_small_tensors_that_are_saved_as_one() -> None:
     (grad,) = torch.autograd.grad(compiled(work)(x), x)
     expected = torch.autograd.grad(torch.linalg.svdvals(x.cpu())[:3].sum(), x)[0]
     torch.testing.assert_close(grad, expected, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("dims", [1, 2, 3])
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_images_are_saved_as_the_compiler_has_them(dims: int, dynamic: bool) -> None:
+    """With the channels innermost; not where PyTorch has no such order, or sizes vary."""
+    torch.manual_seed(0)
+    conv = (nn.Conv1d, nn.Conv2d, nn.Conv3d)[dims - 1]
+    transposed = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)[dims - 1]
+    norm = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)[dims - 1]
+    layers = [conv(4, 16, 3, padding=1), norm(16), nn.ReLU(), conv(16, 8, 3, stride=2), nn.Tanh()]
+    model = nn.Sequential(*layers, transposed(8, 4, 3), nn.Sigmoid()).to("tpu")
+    run = compiled(lambda x: model(x).square().sum(), dynamic=dynamic)
+    order = {4: torch.channels_last, 5: torch.channels_last_3d}.get(dims + 2)
+    for batch in (24, 20):
+        x = torch.randn(batch, 4, *(7, 12, 9)[:dims], device="tpu")
+        loss = run(x)
+        saved = [t for t in loss.grad_fn.saved_tensors if t is not None and len(t) == batch]
+        images = [t for t in saved if t.dim() == dims + 2 and t.shape[1] in (16, 8)]
+        assert len(images) >= 2
+        if order is not None and not dynamic:
+            assert all(t.is_contiguous(memory_format=order) for t in images)
+        expected = gradients(model, x, lambda x: model(x).square().sum())
+        torch.testing.assert_close(gradients(model, x, run), expected, rtol=1e-3, atol=1e-3)

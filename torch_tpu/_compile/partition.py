@@ -161,17 +161,26 @@ def _small() -> int:
     return 1 << 12 if in_host_memory() else 1 << 20
 
 
-def _packs(saved: _Saved) -> Iterator[list[fx.Node]]:
-    """Small tensors of one kind."""
-    kinds: dict[Any, list[fx.Node]] = {}
-    small = _small()
+def _made(saved: _Saved) -> Iterator[tuple[fx.Node, Tensor]]:
+    """Tensors that forward makes, of sizes that do not vary."""
     for node in saved.nodes().values():
         val = node.meta.get("val")
         if node.op == "placeholder" or not isinstance(val, Tensor) or val.device.type != "tpu":
             continue
-        if not all(isinstance(size, int) for size in val.shape) or not val.is_contiguous():
-            continue
-        if 0 < val.numel() * val.dtype.itemsize <= small and not val.is_conj():
+        if all(isinstance(size, int) for size in val.shape):
+            yield node, val
+
+
+def _packs(saved: _Saved) -> Iterator[list[fx.Node]]:
+    """Small tensors of one kind."""
+    kinds: dict[Any, list[fx.Node]] = {}
+    small = _small()
+    for node, val in _made(saved):
+        if (
+            val.is_contiguous()
+            and 0 < val.numel() * val.dtype.itemsize <= small
+            and not val.is_conj()
+        ):
             flag = node.meta.get("saved_tensor_with_no_vc_check", False)
             kinds.setdefault((val.dtype, val.device, flag), []).append(node)
     return (nodes for nodes in kinds.values() if len(nodes) > _FEW)
@@ -205,6 +214,33 @@ def _pack(saved: _Saved) -> None:
                 saved.replace(node.name, whole)
 
 
+_CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
+
+
+def _is_image(node: fx.Node) -> bool:
+    """Whether a convolution gives or takes it."""
+    convolution = aten.convolution.default
+    takers = (user for user in node.users if user.target is convolution)
+    return node.target is convolution or any(user.args[0] is node for user in takers)
+
+
+def _channels_last(saved: _Saved) -> None:
+    """XLA:CPU has the channels innermost around convolutions: what is saved there stays so, instead
+    of being brought into another order and back. TPUs lay out either order as well as the other."""
+    if not in_host_memory():
+        return
+    for node, val in list(_made(saved)):
+        order = _CHANNELS_LAST.get(val.dim())
+        if order is None or not _is_image(node):
+            continue
+        with saved.forward.inserting_before(saved.forward.output_node()):
+            turned = saved.forward.call_function(
+                aten.clone.default, (node,), {"memory_format": order}
+            )
+        turned.meta = {**node.meta, "val": val.contiguous(memory_format=order)}
+        saved.replace(node.name, saved.add(turned, node.name))
+
+
 def split(joint: fx.GraphModule, inputs: Any, **kwargs: Any) -> tuple[fx.GraphModule, ...]:
     """Forward and backward, by the min-cut partitioner."""
     _drop_detach(joint.graph)
@@ -222,6 +258,7 @@ def partition(joint: fx.GraphModule, inputs: Any, **kwargs: Any) -> tuple[fx.Gra
     saved = _Saved(forward, backward, kwargs["num_fwd_outputs"])
     _save_once(saved)
     _pack(saved)
+    _channels_last(saved)
     for module in (forward, backward):
         module.graph.lint()
         module.recompile()
