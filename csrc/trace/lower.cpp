@@ -22,12 +22,7 @@ using stablehlo::Values;
 Dims to_dims(ShapeRef shape) { return Dims(shape.begin(), shape.end()); }
 
 bool is_contiguous(const Geometry& geometry) {
-  int64_t step = 1;
-  for (size_t i = geometry.sizes.size(); i-- > 0;) {
-    if (geometry.sizes[i] != 1 && geometry.strides[i] != step) return numel(geometry.sizes) == 0;
-    step *= geometry.sizes[i];
-  }
-  return true;
+  return numel(geometry.sizes) == 0 || trace::is_contiguous(geometry.sizes, geometry.strides);
 }
 
 class NodeLowering {

@@ -27,6 +27,17 @@ inline Shape contiguous_strides(ShapeRef dims) {
   return strides;
 }
 
+// Whether these strides are those; a dim of size 1 may have any.
+inline bool is_contiguous(ShapeRef dims, ShapeRef strides) {
+  int64_t step = 1;
+  for (size_t i = dims.size(); i-- > 0;) {
+    if (dims[i] == 1) continue;
+    if (strides[i] != step) return false;
+    step *= dims[i];
+  }
+  return true;
+}
+
 // Where a tensor's elements lie in its storage.
 struct Geometry {
   Shape sizes;

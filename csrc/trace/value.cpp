@@ -19,16 +19,6 @@ int64_t value_bytes(stablehlo::DType dtype, ShapeRef dims) {
   return numel(dims) * stablehlo::dtype_bytes(dtype);
 }
 
-bool is_contiguous(ShapeRef dims, ShapeRef strides) {
-  int64_t step = 1;
-  for (size_t i = dims.size(); i-- > 0;) {
-    if (dims[i] == 1) continue;
-    if (strides[i] != step) return false;
-    step *= dims[i];
-  }
-  return true;
-}
-
 // Computed, failed, or given away (donated): not running any more. Errors show when it is read.
 bool finished(const pjrt::Buffer& buffer) noexcept {
   try {

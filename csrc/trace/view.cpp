@@ -34,16 +34,6 @@ Dims storage_order(ShapeRef dims, ShapeRef strides) {
   return order;
 }
 
-bool is_row_major(ShapeRef dims, ShapeRef strides) {
-  int64_t step = 1;
-  for (size_t i = dims.size(); i-- > 0;) {
-    if (dims[i] == 1) continue;
-    if (strides[i] != step) return false;
-    step *= dims[i];
-  }
-  return true;
-}
-
 int64_t extents(const Value& x) { return stablehlo::product(x.dims()); }
 
 Value flatten(const Value& x) { return x.builder().reshape(x, {extents(x)}); }
@@ -213,7 +203,7 @@ Value read_view(const Value& base, ShapeRef base_strides, const Geometry& view, 
   }
   if (stablehlo::product(sizes) == 0) return b.splat(0, Type(dtype, sizes));
   Value storage = base;
-  if (!is_row_major(base.dims(), base_strides)) {
+  if (!is_contiguous(base.dims(), base_strides)) {
     storage = b.transpose(base, storage_order(base.dims(), base_strides));
   }
   storage = reinterpret(storage, dtype);
@@ -246,7 +236,7 @@ Value write_view(const Value& base, ShapeRef base_strides, const Geometry& view,
     return update;
   }
   if (extents(update) == 0) return base;
-  const bool row_major = is_row_major(base.dims(), base_strides);
+  const bool row_major = is_contiguous(base.dims(), base_strides);
   const Dims order = storage_order(base.dims(), base_strides);
   const Value ordered = row_major ? base : b.transpose(base, order);
   const Value storage = reinterpret(ordered, update.dtype());
