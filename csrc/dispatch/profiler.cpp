@@ -185,6 +185,9 @@ class Session : public libkineto::IActivityProfilerSession {
     if (!running_) return;
     base::journal::set_tracer(nullptr);
     Collection& all = collection();
+    // A collective that ends may drop the last reference to a tensor of Python's, which takes its
+    // lock. Before the mutex: who has that lock may want this mutex.
+    const WithoutGil released;
     std::unique_lock lock(all.mutex);
     // What was launched within the session ends within it. A device that hangs is not our error.
     all.settled.wait_for(lock, std::chrono::seconds(10), [&] { return all.unsettled == 0; });

@@ -38,21 +38,27 @@ def traced(folder: str) -> tuple[list[str], list[dict[str, Any]]]:
 
 
 def test_spans(two: Ranks, tmp_path: Path) -> None:
-    for rank, (names, events) in enumerate(two.run(traced, str(tmp_path))):
-        message = "send" if rank == 0 else "recv"
-        expected = ["all_gather", "all_reduce", "all_reduce", message]
-        assert sorted(n for n in names if n.startswith("tpu::collective")) == [
-            f"tpu::collective {name}" for name in expected
-        ]
-        assert len(events) == 4
-        for event in events:
-            assert event["dur"] > 0
-            assert event["args"]["bytes"] == 256
-            assert event["args"]["group"] != ""
-            assert event["args"]["detail"].startswith("Float [64]")
-            assert "test_spans.py" in event["args"]["python"]
-        reduces = [e for e in events if e["name"].endswith("all_reduce")]
-        assert reduces[0]["args"]["seq"] < reduces[1]["args"]["seq"]
+    """Many times: a collective may end before, while or after the profile waits for it."""
+    for _ in range(12):
+        for rank, (names, events) in enumerate(two.run(traced, str(tmp_path))):
+            check(rank, names, events)
+
+
+def check(rank: int, names: list[str], events: list[dict[str, Any]]) -> None:
+    message = "send" if rank == 0 else "recv"
+    expected = ["all_gather", "all_reduce", "all_reduce", message]
+    assert sorted(n for n in names if n.startswith("tpu::collective")) == [
+        f"tpu::collective {name}" for name in expected
+    ]
+    assert len(events) == 4
+    for event in events:
+        assert event["dur"] > 0
+        assert event["args"]["bytes"] == 256
+        assert event["args"]["group"] != ""
+        assert event["args"]["detail"].startswith("Float [64]")
+        assert "test_spans.py" in event["args"]["python"]
+    reduces = [e for e in events if e["name"].endswith("all_reduce")]
+    assert reduces[0]["args"]["seq"] < reduces[1]["args"]["seq"]
 
 
 def counted() -> int:
