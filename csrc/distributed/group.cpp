@@ -254,10 +254,14 @@ void Group::start(const CallPtr& call) {
   };
   for (const WorkPtr& work : works) {
     if (call->message) {
-      Waiters::get().run([work, call, step] {
+      Waiters::get().run([self = shared_from_this(), work, call, step] {
         try {
           work->wait();
-          if (call->peer < 0) call->source_rank = work->sourceRank();
+          if (call->peer < 0) {
+            call->source_rank = work->sourceRank();
+            const std::lock_guard lock(self->order_);  // its sender has counted it, too
+            ++self->messages_[2 * call->source_rank + 1];
+          }
           step(nullptr);
         } catch (...) {
           step(std::current_exception());

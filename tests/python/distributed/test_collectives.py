@@ -262,6 +262,13 @@ def check_messages() -> None:
         assert sorted(got) == list(range(1, size))
     else:
         dist.send(torch.tensor([float(rank)], device=TPU), 0)
+    dist.barrier()
+    if rank == 0:  # what came from anyone counts as a message of its sender
+        for source in range(1, size):
+            dist.recv(x := torch.zeros(2, dtype=torch.int32, device=TPU), source)
+            same(x, torch.full((2,), source, dtype=torch.int32))
+    else:
+        dist.send(torch.full((2,), rank, dtype=torch.int32, device=TPU), 0)
 
 
 def check_groups() -> None:
