@@ -116,7 +116,9 @@ void Group::issue(const CallPtr& call) {
     // order then notice as well.
     const uint64_t before =
         call->message ? static_cast<uint64_t>(2 * call->peer + call->receives) : previous_;
-    call->agree = !(call->message && call->peer < 0) &&
+    // While a message from anyone is awaited nobody knows whose number it takes.
+    if (call->message && call->peer < 0) ++from_anyone_;
+    call->agree = !(call->message && call->receives && from_anyone_ > 0) &&
                   agreed_.insert(base::hash_combine(before, call->fingerprint)).second;
     if (!call->message) previous_ = call->fingerprint;
   }
@@ -261,6 +263,7 @@ void Group::start(const CallPtr& call) {
             call->source_rank = work->sourceRank();
             const std::lock_guard lock(self->order_);  // its sender has counted it, too
             ++self->messages_[2 * call->source_rank + 1];
+            --self->from_anyone_;
           }
           step(nullptr);
         } catch (...) {

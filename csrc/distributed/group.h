@@ -92,6 +92,7 @@ class Group : public std::enable_shared_from_this<Group> {
 
   uint64_t seq_ = 0;
   std::map<int, uint64_t> messages_;  // per peer: sent at 2 * peer, received at 2 * peer + 1
+  int from_anyone_ = 0;               // messages without a source that have not come
   uint64_t previous_ = 0;             // fingerprint of the collective before
   std::unordered_set<uint64_t> agreed_;
   c10::intrusive_ptr<c10d::Store> store_;

@@ -269,6 +269,16 @@ def check_messages() -> None:
             same(x, torch.full((2,), source, dtype=torch.int32))
     else:
         dist.send(torch.full((2,), rank, dtype=torch.int32, device=TPU), 0)
+    dist.barrier()
+    if rank == 0:  # while one from anyone is awaited, too
+        first = dist.irecv(u := torch.zeros(3, device=TPU), tag=3)
+        dist.recv(v := torch.zeros(4, dtype=torch.int64, device=TPU), 1, tag=4)
+        first.wait()
+        same(u, torch.ones(3))
+        same(v, torch.full((4,), 5))
+    elif rank == 1:
+        dist.send(torch.ones(3, device=TPU), 0, tag=3)
+        dist.send(torch.full((4,), 5, device=TPU), 0, tag=4)
 
 
 def check_groups() -> None:
