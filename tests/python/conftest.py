@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
@@ -42,6 +43,18 @@ def fresh_counts() -> Iterator[None]:
         torch_tpu.reset_stats()
         torch_tpu._C._forget_calls()
         yield
+
+
+@pytest.fixture
+def steady_memory() -> Iterator[None]:
+    """Memory changes by what the test does alone: no garbage of the tests before is freed in it."""
+    import torch
+
+    gc.collect()
+    gc.disable()
+    torch.accelerator.synchronize()
+    yield
+    gc.enable()
 
 
 @pytest.fixture

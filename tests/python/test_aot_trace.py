@@ -120,6 +120,7 @@ def test_layers_as_one_loop_do_the_same():
             assert torch.allclose(value, model.get_parameter(a.name), atol=1e-6), a.name
 
 
+@pytest.mark.usefixtures("steady_memory")
 def test_nothing_has_memory():
     before = torch.tpu.memory_allocated()
     with torch.device("meta"):

@@ -217,6 +217,7 @@ def test_several_devices(run_python):
 # Memory
 
 
+@pytest.mark.usefixtures("steady_memory")
 def test_memory_is_counted():
     accelerator.synchronize()
     start = accelerator.memory_allocated()
@@ -238,6 +239,7 @@ def test_memory_is_counted():
     accelerator.empty_cache()
 
 
+@pytest.mark.usefixtures("steady_memory")
 def test_uninitialised_memory_takes_none():
     start = accelerator.memory_allocated()
     x = torch.empty(1 << 20, device="tpu")
@@ -252,6 +254,7 @@ def test_too_large_is_out_of_memory():
     assert _C._memory_counts()["out_of_memory"] == before + 1
 
 
+@pytest.mark.usefixtures("steady_memory")
 def test_memory_limit():
     accelerator.synchronize()
     held = _C._memory_counts()["current_bytes"]

@@ -341,6 +341,7 @@ def test_peak_memory_of_a_step() -> None:
         assert peak_of(fused) <= 1.05 * strict_peak
 
 
+@pytest.mark.usefixtures("steady_memory")
 @pytest.mark.parametrize("when", ["first", "never"])
 def test_memory_is_freed(when: torch_tpu.fused.CompileWhen) -> None:
     torch.tpu.synchronize()

@@ -282,6 +282,7 @@ def test_explain_names_the_bound(run_python: Callable[..., str]) -> None:
     assert "for sizes from 33 to 64, in buffers for 64" in run_python(EXPLAIN)
 
 
+@pytest.mark.usefixtures("steady_memory")
 def test_the_memory_of_a_padded_value() -> None:
     for n in range(40, 45):
         value = torch.ones(n, 256, device="tpu") * 2 + 1

@@ -118,6 +118,7 @@ def test_an_index_out_of_range_in_backward() -> None:
     assert other.tolist() == [4.0] * 3
 
 
+@pytest.mark.usefixtures("steady_memory")
 def test_out_of_memory() -> None:
     x = torch.ones(1 << 10, device="tpu")
     keep = x * 3

@@ -136,6 +136,7 @@ def test_print_lazy_bits():
 # DLPack
 
 
+@pytest.mark.usefixtures("steady_memory")
 @in_host_memory
 @pytest.mark.parametrize("consume", [torch.from_dlpack, np.from_dlpack])
 @pytest.mark.parametrize("shape", [(64,), (4, 16), (2, 2, 16)])

@@ -155,6 +155,7 @@ def test_storage_resize_keeps_storage_order():
     assert y.cpu().equal(x)
 
 
+@pytest.mark.usefixtures("steady_memory")
 def test_storage_freed_and_back():
     start = torch.accelerator.memory_allocated()
     x = on_tpu(1000)
@@ -170,6 +171,7 @@ def test_storage_freed_and_back():
     assert x.cpu().equal(torch.arange(1000.0) + 1)
 
 
+@pytest.mark.usefixtures("steady_memory")
 def test_storage_of_uninitialised_memory_resizes_for_free():
     start = torch.accelerator.memory_allocated()
     x = torch.empty(10, device="tpu")

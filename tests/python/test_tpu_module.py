@@ -185,6 +185,7 @@ def test_generated_methods():
 # Memory
 
 
+@pytest.mark.usefixtures("steady_memory")
 def test_memory():
     before = torch.tpu.memory_allocated()
     x = torch.ones(1 << 18).to("tpu")
@@ -210,6 +211,7 @@ def test_memory_of_the_device():
     assert torch.accelerator.get_memory_info()[1] == total
 
 
+@pytest.mark.usefixtures("steady_memory")
 def test_memory_summary():
     x = torch.ones(1 << 18).to("tpu")
     text = torch.tpu.memory_summary()
@@ -223,6 +225,7 @@ def test_memory_summary():
     assert snapshot[0]["live_arrays"] > 0
 
 
+@pytest.mark.usefixtures("steady_memory")
 def test_memory_fraction():
     try:
         _, total = torch.tpu.mem_get_info()
