@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from types import TracebackType
 
 from torch_tpu import _C
@@ -58,7 +59,13 @@ class record_pack:  # noqa: N801, a function to its users
         if kind is None:
             _C._fused_flush()
             _C._fused_wait()  # programs being compiled in the background belong to it
-            _C._compile_programs()
+            failures = _C._compile_programs()
             self.programs = _C._write_record(self.path)
+            if failures:
+                missing = "; ".join(failures)
+                warnings.warn(
+                    f"the pack {self.path} is without what cannot be compiled: {missing}",
+                    stacklevel=2,
+                )
         else:
             _C._drop_record()

@@ -136,7 +136,7 @@ void bind_fused(py::module_& m) {
       "_fused_stop", [] { cache::CompilePool::get().stop(); }, NoGil(),
       "Ends the threads that compile; what is queued is dropped.");
   m.def("_compile_programs", &dispatch::compile_all, NoGil(),
-        "Compiles the programs of single ops that were only described so far.");
+        "Compiles the programs of single ops that were only described so far; which failed.");
   m.def(
       "_fused_busy", [] { return cache::CompilePool::get().busy(); }, NoGil(),
       "Programs queued for or in compilation.");

@@ -257,18 +257,32 @@ trace::ProgramPtr donating(const trace::ProgramPtr& program, const std::vector<u
   return cache.insert(key, hash, std::move(made));
 }
 
-void compile_all() {
-  for (const trace::ProgramPtr& program : cache::ProgramCache::get().runnable()) {
-    ensure_compiled(*program);
-    std::vector<uint64_t> mask(program->num_tensors / 64 + 1, 0);
-    bool writes = false;
-    for (const trace::Program::Output& output : program->outputs) {
-      if (!output.defined || output.input < 0) continue;
-      mask[static_cast<size_t>(output.write) / 64] |= uint64_t{1} << (output.write % 64);
-      writes = true;
-    }
-    if (writes && program->fusible) ensure_compiled(*donating(program, mask));
+namespace {
+
+void compile_forms(const trace::ProgramPtr& program) {
+  ensure_compiled(*program);
+  std::vector<uint64_t> mask(program->num_tensors / 64 + 1, 0);
+  bool writes = false;
+  for (const trace::Program::Output& output : program->outputs) {
+    if (!output.defined || output.input < 0) continue;
+    mask[static_cast<size_t>(output.write) / 64] |= uint64_t{1} << (output.write % 64);
+    writes = true;
   }
+  if (writes && program->fusible) ensure_compiled(*donating(program, mask));
+}
+
+}  // namespace
+
+std::vector<std::string> compile_all() {
+  std::vector<std::string> failures;
+  for (const trace::ProgramPtr& program : cache::ProgramCache::get().runnable()) {
+    try {
+      compile_forms(program);
+    } catch (const std::exception& error) {  // a call of it raises the same
+      failures.push_back(program->name + ": " + error.what());
+    }
+  }
+  return failures;
 }
 
 }  // namespace torch_tpu::dispatch

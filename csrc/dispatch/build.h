@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "csrc/dispatch/frame.h"
 #include "csrc/dispatch/infer.h"
@@ -36,7 +37,7 @@ void add_node(const Frame& frame, trace::Program& program);
 // itself where that cannot be had.
 trace::ProgramPtr donating(const trace::ProgramPtr& program, const std::vector<uint64_t>& mask);
 // Compiles all single-op programs that were only described so far, and those that give the memory
-// of everything they write: what a run in any mode may need.
-void compile_all();
+// of everything they write: what a run in any mode may need. Returns which failed, and why.
+std::vector<std::string> compile_all();
 
 }  // namespace torch_tpu::dispatch

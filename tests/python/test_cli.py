@@ -205,6 +205,27 @@ def test_a_failing_script_leaves_no_pack(command: Command, script: Path, tmp_pat
     assert not target.exists()
 
 
+def test_a_pack_without_what_cannot_be_compiled(command: Command, tmp_path: Path) -> None:
+    script = tmp_path / "tries.py"
+    script.write_text(
+        "import torch, torch_tpu\n"
+        "q = torch.ones(1, 2, 64, 8, dtype=torch.bfloat16, device='tpu')\n"
+        "torch_tpu._C._set_attention_form('cudnn')  # which is not there\n"
+        "try:\n"
+        "    torch.nn.functional.scaled_dot_product_attention(q, q, q).sum().item()\n"
+        "except RuntimeError:\n"
+        "    print('without', (q + 1).sum().item())\n"
+    )
+    target = tmp_path / "rest.pack"
+    done = command("precompile", "-o", target, script, cache=tmp_path / "c")
+    assert done.returncode == 0, done.stderr
+    assert "without 2048" in done.stdout
+    assert f"UserWarning: the pack {target} is without what cannot be compiled: " in done.stderr
+    assert "scaled_dot_product" in done.stderr
+    assert "__cudnn$fmhaSoftmax" in done.stderr
+    assert target.stat().st_size > 0
+
+
 def test_options_of_ours_after_the_script(command: Command, script: Path, tmp_path: Path) -> None:
     target = tmp_path / "b.pack"
     done = command("precompile", script, "2", "-o", target, "--json", cache=tmp_path / "c")
