@@ -56,16 +56,17 @@ class record_pack:  # noqa: N801, a function to its users
         traceback: TracebackType | None,
     ) -> None:
         _C._set_fused_compile(self._when)
-        if kind is None:
-            _C._fused_flush()
-            _C._fused_wait()  # programs being compiled in the background belong to it
-            failures = _C._compile_programs()
-            self.programs = _C._write_record(self.path)
-            if failures:
-                missing = "; ".join(failures)
-                warnings.warn(
-                    f"the pack {self.path} is without what cannot be compiled: {missing}",
-                    stacklevel=2,
-                )
-        else:
-            _C._drop_record()
+        failures: list[str] = []
+        try:
+            if kind is None:
+                _C._fused_flush()
+                _C._fused_wait()  # programs being compiled in the background belong to it
+                failures = _C._compile_programs()
+                self.programs = _C._write_record(self.path)
+        finally:
+            _C._drop_record()  # what was not written, as an error stood in the way
+        if failures:
+            missing = "; ".join(failures)
+            warnings.warn(
+                f"the pack {self.path} is without what cannot be compiled: {missing}", stacklevel=2
+            )

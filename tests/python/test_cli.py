@@ -226,6 +226,26 @@ def test_a_pack_without_what_cannot_be_compiled(command: Command, tmp_path: Path
     assert target.stat().st_size > 0
 
 
+def test_a_pack_that_ends_in_an_error(python: Python, tmp_path: Path) -> None:
+    script, target = tmp_path / "fails.py", tmp_path / "x.pack"
+    script.write_text(
+        "import os, torch, torch_tpu\n"
+        "q = torch.ones(1, 2, 64, 8, dtype=torch.bfloat16, device='tpu')\n"
+        "torch_tpu._C._set_attention_form('cudnn')  # which is not there\n"
+        "try:\n"
+        f"    with torch_tpu.record_pack({str(target)!r}):\n"
+        "        (q + 1).sum().item()\n"
+        "        y = torch.nn.functional.scaled_dot_product_attention(q, q, q)\n"
+        "except RuntimeError as error:\n"
+        f"    print('raised', '__cudnn' in str(error), os.path.exists({str(target)!r}))\n"
+        "(q + 2).sum().item()\n"
+        f"print('recorded', torch_tpu._C._write_record({str(target)!r}))\n"
+    )
+    out = python(script, cache=tmp_path / "c")
+    assert "raised True False" in out
+    assert "recorded 0" in out  # the recording has ended
+
+
 def test_options_of_ours_after_the_script(command: Command, script: Path, tmp_path: Path) -> None:
     target = tmp_path / "b.pack"
     done = command("precompile", script, "2", "-o", target, "--json", cache=tmp_path / "c")
