@@ -263,20 +263,31 @@ def test_never_means_never_for_a_chain_too() -> None:
     assert all(c["runs"] == 0 for c in chains())
 
 
-@pytest.mark.usefixtures("_cold_fused")
-def test_two_chains_and_what_lies_around_them() -> None:
-    def work(device: str) -> list[Tensor]:
-        a = [torch.full((2, 31 + i), float(i)).to(device) for i in range(8)]
-        scale = (a[1] * 3).sum()
-        torch._foreach_add_(a, 1.5)
-        torch._foreach_mul_(a, 2.5)
-        b = [t.exp() for t in a[:2]] + [scale]
-        c = torch._foreach_neg(a)
-        torch._foreach_add_(c, a, alpha=0.5)
-        return [*a, *b, *c]
+def test_two_chains_and_what_lies_around_them(
+    run_python: Callable[..., str], tmp_path: Path
+) -> None:
+    code = """
+        import torch
+        import torch_tpu
 
-    expected = work("cpu")
-    for _ in range(4):
-        torch.testing.assert_close([t.cpu() for t in work("tpu")], expected)
-        torch_tpu.fused.wait()
-    assert len(chains()) == 2
+        def work(device):
+            a = [torch.full((2, 31 + i), float(i)).to(device) for i in range(8)]
+            scale = (a[1] * 3).sum()
+            torch._foreach_add_(a, 1.5)
+            torch._foreach_mul_(a, 2.5)
+            b = [t.exp() for t in a[:2]] + [scale]
+            c = torch._foreach_neg(a)
+            torch._foreach_add_(c, a, alpha=0.5)
+            return [*a, *b, *c]
+
+        expected = work("cpu")
+        for _ in range(4):
+            torch.testing.assert_close([t.cpu() for t in work("tpu")], expected)
+            torch_tpu.fused.wait()
+        programs = [p["ops"] for p in torch_tpu.fused.programs()]
+        chains = [ops for ops in programs if all("_foreach_" in name for name in ops)]
+        print(len(programs), len(chains))
+    """
+    assert run_python(code, TORCH_TPU_CACHE_DIR=str(tmp_path)).split() == ["3", "2"]
+    # The whole is on disk now, and runs at once.
+    assert run_python(code, TORCH_TPU_CACHE_DIR=str(tmp_path)).split() == ["1", "0"]
