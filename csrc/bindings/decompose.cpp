@@ -12,8 +12,27 @@
 namespace torch_tpu::bindings {
 namespace {
 
+// An import that torch.profiler's with_stack does not see: it keeps pointers to the names of the
+// code it saw, and a module's own code is freed once it has run. Others' imports it may see.
+py::module_ import_unseen(const char* name) {
+  PyThreadState* thread = PyThreadState_Get();
+  const Py_tracefunc tracer = thread->c_profilefunc;
+  if (tracer == nullptr) return py::module_::import(name);
+  const auto argument = py::reinterpret_borrow<py::object>(thread->c_profileobj);
+  struct Restore {
+    Py_tracefunc tracer;
+    PyObject* argument;
+    ~Restore() {
+      const py::error_scope raised;  // kept
+      PyEval_SetProfile(tracer, argument);
+    }
+  } restore{tracer, argument.ptr()};
+  PyEval_SetProfile(nullptr, nullptr);
+  return py::module_::import(name);
+}
+
 py::object table(const char* function) {
-  return py::module_::import("torch_tpu._decompositions").attr(function);
+  return import_unseen("torch_tpu._decompositions").attr(function);
 }
 
 bool has_decomposition(const std::string& name) {
@@ -72,7 +91,7 @@ void prepare_meta_kernels() {
   if (!Py_IsInitialized()) return;
   py::gil_scoped_acquire gil;
   try {
-    py::module_::import("torch_tpu._meta_kernels").attr("prepare")();
+    import_unseen("torch_tpu._meta_kernels").attr("prepare")();
   } catch (py::error_already_set& error) {
     if (!error.matches(PyExc_Exception)) throw;
   }

@@ -4,7 +4,7 @@ exported trace."""
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +88,28 @@ def test_python_stack(tmp_path: Path) -> None:
     assert mine["tid"] == execute["tid"]
     assert mine["ts"] <= execute["ts"]
     assert execute["ts"] + execute["dur"] <= mine["ts"] + mine["dur"]
+
+
+def test_python_stack_of_the_first_op(run_python: Callable[..., str]) -> None:
+    """PyTorch keeps pointers to the names of code it saw; that of a module does not live on."""
+    code = """
+        import torch, torch_tpu
+        from torch.profiler import profile
+
+        def after():
+            return x.sum().item()
+
+        with profile(with_stack=True) as prof:
+            x = torch.ones(5, 5, device="tpu").softmax(0)
+            after()
+        for name in {event.name() for event in prof.profiler.kineto_results.events()}:
+            print(name)
+    """
+    names = run_python(code, TORCH_TPU_CACHE_DIR="off").splitlines()
+    ours = [name for name in names if "_meta_kernels.py" in name]
+    assert any(name.endswith(": prepare") for name in ours)
+    assert not any("_meta_kernels.py(0)" in name for name in ours)
+    assert any(name.endswith(": after") for name in names)  # it sees calls again
 
 
 def test_fused_programs_and_background_compiles(tmp_path: Path) -> None:
