@@ -240,7 +240,7 @@ def abort_waiting(group: Any) -> None:
     import threading
 
     if dist.get_rank() == 1:
-        time.sleep(TIMEOUT)
+        time.sleep(1)
         return
     threading.Timer(0.3, group.abort).start()
     dist.barrier(group=group)
@@ -248,7 +248,7 @@ def abort_waiting(group: Any) -> None:
 
 def test_abort(two: Ranks) -> None:
     seconds, _, text = two.run(in_group, abort_waiting)[0]
-    assert seconds < TIMEOUT
+    assert seconds < 1.5
     assert "aborted" in text
 
 
@@ -257,7 +257,7 @@ def wait_with_timeout(group: Any) -> None:
         work = dist.all_reduce(torch.ones(3, device="tpu"), group=group, async_op=True)
         work.wait(timedelta(seconds=0.2))
     else:
-        time.sleep(1.6)  # within the group's timeout
+        time.sleep(1)
         dist.all_reduce(torch.ones(3, device="tpu"), group=group)
 
 
@@ -265,7 +265,7 @@ def test_wait_honours_its_timeout(two: Ranks) -> None:
     said = two.run(in_group, wait_with_timeout)
     assert said[1] is None
     seconds, _, text = said[0]
-    assert seconds < 1.5
+    assert seconds < 0.9
     assert "200 ms" in text
 
 
