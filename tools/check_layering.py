@@ -12,22 +12,28 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-# Folder of csrc -> the folders it may include besides itself.
-LAYERS: dict[str, tuple[str, ...]] = {
-    "base": (),
+# Folders of csrc from the bottom up; each may include those before it, unless NARROWER says less. The
+# rooms of csrc/dispatch stand in this order too, and the files beside them come last.
+ORDER = (
+    *("base", "pjrt", "stablehlo", "ops", "trace", "cache", "device"),
+    *("dispatch/call", "dispatch/report", "dispatch/program", "dispatch/run", "dispatch/record"),
+    *("dispatch/fuse", "dispatch/graph", "dispatch/sharded", "dispatch/tiers", "dispatch/kernels"),
+    *("dispatch/foreign", "dispatch", "distributed", "bindings"),
+)
+NARROWER: dict[str, tuple[str, ...]] = {
     "pjrt": ("base",),
     "stablehlo": ("base",),
     "ops": ("base", "stablehlo"),
-    "trace": ("base", "pjrt", "stablehlo", "ops"),
-    "cache": ("base", "pjrt", "stablehlo", "ops", "trace"),
-    "device": ("base", "pjrt", "stablehlo", "ops", "trace", "cache"),
-    "dispatch": ("base", "pjrt", "stablehlo", "ops", "trace", "cache", "device"),
-    "distributed": ("base", "pjrt", "stablehlo", "ops", "trace", "cache", "device", "dispatch"),
-    "bindings": (
-        *("base", "pjrt", "stablehlo", "ops", "trace", "cache", "device", "dispatch"),
-        "distributed",
-    ),
 }
+LAYERS: dict[str, tuple[str, ...]] = {
+    folder: NARROWER.get(folder, ORDER[:at]) for at, folder in enumerate(ORDER)
+}
+
+
+def layer_of(parts: tuple[str, ...]) -> str:
+    """The layer of a path below csrc: its folder, or its room where the folder has rooms."""
+    room = "/".join(parts[:2])
+    return room if len(parts) > 2 and room in LAYERS else parts[0]
 
 
 # What the tests of a folder may include beyond that: StableHLO text is run by the real plugin.
@@ -98,7 +104,7 @@ def check_include(folder: str, header: str, quoted: bool, in_test: bool = False)
     if quoted and ".." in header.split("/"):
         return f'"{header}" climbs out of its folder; write "csrc/<folder>/<file>.h"'
     if header.startswith("csrc/"):
-        target = header.split("/")[1]
+        target = layer_of(tuple(header.split("/")[1:]))
         if target not in LAYERS:
             return (
                 f'"{header}": csrc/{target} is no layer; add it to LAYERS in {Path(__file__).name}'
@@ -125,11 +131,12 @@ def layering(root: Path) -> Iterator[Finding]:
             if len(parts) < 2 or parts[0] not in LAYERS:
                 yield Finding(shown, 1, f"not in one of the layers {', '.join(LAYERS)}")
                 continue
+            layer = layer_of(parts)
             for number, text in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
                 if match := INCLUDE.match(text):
                     quoted, angled = match.groups()
                     message = check_include(
-                        parts[0], quoted or angled, quoted is not None, in_test=tree.name == "cpp"
+                        layer, quoted or angled, quoted is not None, in_test=tree.name == "cpp"
                     )
                     if message:
                         yield Finding(shown, number, message)

@@ -6,10 +6,11 @@
 #include <torch/csrc/autograd/python_variable.h>
 
 #include "csrc/bindings/bindings.h"
-#include "csrc/dispatch/bounded.h"
-#include "csrc/dispatch/exported.h"
-#include "csrc/dispatch/graph_recording.h"
-#include "csrc/dispatch/target.h"
+#include "csrc/dispatch/call/target.h"
+#include "csrc/dispatch/graph/exported.h"
+#include "csrc/dispatch/graph/graph_recording.h"
+#include "csrc/dispatch/record/varying.h"
+#include "csrc/ops/check_kind.h"
 #include "csrc/ops/table.h"
 
 namespace torch_tpu::bindings {
@@ -100,7 +101,7 @@ py::dict describe(const dispatch::RecordedModule& module) {
   }
   py::list checks;
   for (const ops::ValueCheck& check : module.description.checks) {
-    checks.append(py::make_tuple(dispatch::check_kind_name(check.kind), check.message));
+    checks.append(py::make_tuple(ops::check_kind_name(check.kind), check.message));
   }
   py::dict out;
   out["text"] = module.text;
@@ -131,7 +132,7 @@ CompiledPtr load_module(const std::string& name, const std::string& text, int de
     module.outputs.push_back({write, scalar_type(dtype), sizes, strides});
   }
   for (const auto& [kind, message] : checks) {
-    module.checks.push_back({message, dispatch::check_kind(kind)});
+    module.checks.push_back({message, ops::check_kind(kind)});
   }
   const py::gil_scoped_release release;
   return dispatch::load_module(module);

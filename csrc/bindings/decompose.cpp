@@ -2,12 +2,12 @@
 // torch_tpu/_decompositions.py and is imported when the first op without a lowering is met. And
 // what its Meta kernels in Python want done before they run (torch_tpu/_meta_kernels.py).
 
-#include "csrc/dispatch/decompose.h"
+#include "csrc/dispatch/tiers/decompose.h"
 
 #include <torch/csrc/jit/python/pybind_utils.h>
 
 #include "csrc/bindings/bindings.h"
-#include "csrc/dispatch/infer.h"
+#include "csrc/dispatch/program/infer.h"
 
 namespace torch_tpu::bindings {
 namespace {

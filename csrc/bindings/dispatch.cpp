@@ -3,16 +3,18 @@
 #include <chrono>
 #include <thread>
 
+#include "csrc/base/gil.h"
 #include "csrc/bindings/bindings.h"
 #include "csrc/bindings/python_line.h"
 #include "csrc/cache/fused_cache.h"
 #include "csrc/cache/program_cache.h"
 #include "csrc/device/tensor.h"
-#include "csrc/dispatch/fallback.h"
-#include "csrc/dispatch/mode.h"
-#include "csrc/dispatch/op.h"
-#include "csrc/dispatch/scalar_pool.h"
-#include "csrc/dispatch/target.h"
+#include "csrc/dispatch/call/mode.h"
+#include "csrc/dispatch/call/op.h"
+#include "csrc/dispatch/call/target.h"
+#include "csrc/dispatch/change_mode.h"
+#include "csrc/dispatch/run/scalar_pool.h"
+#include "csrc/dispatch/tiers/fallback.h"
 #include "csrc/ops/table.h"
 #include "csrc/pjrt/code_room.h"
 
@@ -97,7 +99,7 @@ void bind_dispatch(py::module_& m) {
   dispatch::register_ops();
   dispatch::set_location_hook(&current_line);
   dispatch::set_issue_line_hooks({&capture_line, &describe_line});
-  dispatch::set_gil_hooks({&release_gil, &take_gil});
+  base::set_gil_hooks({&release_gil, &take_gil});
   m.def("_issue_line", &issue_line, py::arg("thread") = "calling",
         "The line an op issued here belongs to; thread: calling, attached or native.");
   m.def("_issue_line_cost", &issue_line_cost, py::arg("calls"),
@@ -105,7 +107,7 @@ void bind_dispatch(py::module_& m) {
   m.def("_pinned_code", &pinned_code, "How many code objects are kept alive for those lines.");
   m.def(
       "_set_mode",
-      [](const std::string& text) { dispatch::set_mode(base::parse_mode(text, "mode")); },
+      [](const std::string& text) { dispatch::change_mode(base::parse_mode(text, "mode")); },
       py::arg("mode"), py::call_guard<py::gil_scoped_release>(),
       "Sets the mode of the process: debug, strict or fused.");
   m.def("_get_mode", [] { return base::to_string(dispatch::mode()); }, "The mode of the process.");

@@ -4,7 +4,7 @@
 #include "csrc/base/journal.h"
 #include "csrc/bindings/bindings.h"
 #include "csrc/cache/program_info.h"
-#include "csrc/dispatch/misses.h"
+#include "csrc/dispatch/report/misses.h"
 
 namespace torch_tpu::bindings {
 namespace {

@@ -1,6 +1,6 @@
 // Kernels in JAX and Pallas, for torch_tpu/pallas: Python gives the StableHLO of a call that has no
 // program yet, and defines the op of a gradient when that is first needed.
-#include "csrc/dispatch/foreign.h"
+#include "csrc/dispatch/foreign/foreign.h"
 
 #include <pybind11/stl.h>
 #include <torch/csrc/jit/python/pybind_utils.h>

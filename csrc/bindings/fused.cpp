@@ -1,6 +1,4 @@
 // Fused Eager for Python: when programs are compiled, what was cut, and waiting for the background.
-#include "csrc/dispatch/fused.h"
-
 #include <cstdio>
 #include <unordered_map>
 
@@ -8,8 +6,9 @@
 #include "csrc/cache/compile_pool.h"
 #include "csrc/cache/fused_cache.h"
 #include "csrc/cache/program_info.h"
-#include "csrc/dispatch/build.h"
-#include "csrc/dispatch/misses.h"
+#include "csrc/dispatch/fuse/pending.h"
+#include "csrc/dispatch/program/build.h"
+#include "csrc/dispatch/report/misses.h"
 #include "csrc/trace/bounded.h"
 #include "csrc/trace/family.h"
 

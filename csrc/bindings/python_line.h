@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <string>
 
-#include "csrc/dispatch/mode.h"
+#include "csrc/dispatch/call/mode.h"
 
 namespace torch_tpu::bindings {
 

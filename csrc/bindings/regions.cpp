@@ -1,12 +1,13 @@
 // Control flow and random state inside a recording, for torch_tpu/_compile/control_flow.py and
 // random.py.
+#include "csrc/dispatch/record/regions.h"
+
 #include <c10/util/ScopeExit.h>
 #include <pybind11/functional.h>
 #include <pybind11/stl.h>
 
 #include "csrc/bindings/bindings.h"
-#include "csrc/dispatch/record.h"
-#include "csrc/dispatch/record_regions.h"
+#include "csrc/dispatch/record/recorder.h"
 
 namespace torch_tpu::bindings {
 namespace {

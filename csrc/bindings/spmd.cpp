@@ -1,11 +1,12 @@
 // Programs over all devices of the process, for torch_tpu.spmd.
-#include "csrc/dispatch/spmd.h"
+#include "csrc/dispatch/sharded/spmd.h"
 
 #include <torch/csrc/Dtype.h>
 
 #include "csrc/bindings/bindings.h"
-#include "csrc/dispatch/exported.h"
+#include "csrc/dispatch/graph/exported.h"
 #include "csrc/distributed/collective_module.h"
+#include "csrc/ops/check_kind.h"
 #include "csrc/pjrt/runtime.h"
 #include "csrc/pjrt/topology.h"
 
@@ -27,7 +28,7 @@ ProgramPtr compile(const std::string& name, const std::string& text,
     module.outputs.push_back({write, reinterpret_cast<THPDtype*>(dtype.ptr())->scalar_type});
   }
   for (const auto& [kind, message] : checks) {
-    module.checks.push_back({message, dispatch::check_kind(kind)});
+    module.checks.push_back({message, ops::check_kind(kind)});
   }
   const py::gil_scoped_release release;
   return c10::make_intrusive<ShardedProgram>(std::move(module));

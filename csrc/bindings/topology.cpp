@@ -8,7 +8,7 @@
 #include "csrc/cache/fingerprint.h"
 #include "csrc/cache/pack.h"
 #include "csrc/cache/program_file.h"
-#include "csrc/dispatch/compiled.h"
+#include "csrc/dispatch/graph/compiled.h"
 #include "csrc/pjrt/plugin_resolve.h"
 
 namespace torch_tpu::bindings {

@@ -8,7 +8,7 @@
 
 #include "csrc/device/checks.h"
 #include "csrc/device/tensor.h"
-#include "csrc/dispatch/mode.h"
+#include "csrc/dispatch/call/mode.h"
 #include "csrc/pjrt/error.h"
 
 namespace torch_tpu::dispatch {

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "csrc/dispatch/frame.h"
+#include "csrc/dispatch/call/frame.h"
 
 namespace torch_tpu::dispatch {
 

@@ -7,7 +7,7 @@
 #include <sstream>
 #include <thread>
 
-#include "csrc/dispatch/mode.h"
+#include "csrc/dispatch/call/mode.h"
 #include "csrc/distributed/call.h"
 #include "csrc/distributed/group.h"
 

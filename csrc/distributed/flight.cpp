@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 #include "csrc/base/env.h"
-#include "csrc/dispatch/mode.h"
+#include "csrc/dispatch/call/mode.h"
 
 namespace torch_tpu::distributed {
 namespace {

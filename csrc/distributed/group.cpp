@@ -5,10 +5,11 @@
 #include <c10/core/InferenceMode.h>
 #include <c10/util/Exception.h>
 
+#include "csrc/base/gil.h"
 #include "csrc/base/hash.h"
 #include "csrc/base/journal.h"
-#include "csrc/dispatch/mode.h"
-#include "csrc/dispatch/profile_collective.h"
+#include "csrc/dispatch/call/mode.h"
+#include "csrc/dispatch/report/profile_collective.h"
 #include "csrc/distributed/agreement.h"
 #include "csrc/distributed/flight.h"
 #include "csrc/distributed/waiters.h"
@@ -98,7 +99,7 @@ void Group::issue(const CallPtr& call) {
   if (call->bytes == 0) {
     for (const Target& target : call->targets) call->bytes += target.nbytes();
   }
-  const dispatch::WithoutGil released;  // nothing below may wait with Python's lock
+  const base::WithoutGil released;  // nothing below may wait with Python's lock
   if (std::exception_ptr error = failure()) {
     call->promise->finish(error);
     std::rethrow_exception(error);
@@ -354,7 +355,7 @@ void Group::fail_all(const std::function<std::string(const Call*)>& text) {
 }
 
 void Group::shutdown() {
-  const dispatch::WithoutGil released;
+  const base::WithoutGil released;
   {
     std::unique_lock lock(mutex_);
     settled_.wait(lock, [this] { return outstanding_.empty() || failure_; });

@@ -4,8 +4,8 @@
 
 #include <ATen/core/LegacyTypeDispatch.h>
 
-#include "csrc/dispatch/fused.h"
-#include "csrc/dispatch/mode.h"
+#include "csrc/dispatch/call/mode.h"
+#include "csrc/dispatch/fuse/pending.h"
 #include "csrc/distributed/flight.h"
 #include "csrc/distributed/watchdog.h"
 #include "csrc/distributed/work.h"

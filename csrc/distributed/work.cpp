@@ -3,7 +3,7 @@
 #include <ATen/core/ivalue.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
-#include "csrc/dispatch/mode.h"
+#include "csrc/dispatch/call/mode.h"
 #include "csrc/distributed/group.h"
 
 namespace torch_tpu::distributed {

@@ -8,7 +8,7 @@
 
 #include <c10/util/Exception.h>
 
-#include "csrc/dispatch/sharded_code.h"
+#include "csrc/dispatch/sharded/sharded_code.h"
 #include "csrc/pjrt/runtime.h"
 
 namespace torch_tpu::distributed {

@@ -2,7 +2,7 @@
 
 #include <ATen/core/ivalue.h>
 
-#include "csrc/dispatch/scalar_pool.h"
+#include "csrc/dispatch/run/scalar_pool.h"
 #include "csrc/distributed/flight.h"
 #include "csrc/ops/call.h"
 #include "csrc/pjrt/runtime.h"

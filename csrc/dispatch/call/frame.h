@@ -1,0 +1,103 @@
+// One call in flight: walks the arguments once, building the program key and collecting the input
+// values and runtime scalars on the way. Lives on the stack of run_op(); the hot path allocates
+// nothing here.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/util/SmallVector.h>
+
+#include "csrc/device/cell.h"
+#include "csrc/dispatch/call/op.h"
+#include "csrc/trace/key.h"
+#include "csrc/trace/node.h"
+
+namespace torch_tpu::dispatch {
+
+// A runtime scalar before it is packed.
+struct RawScalar {
+  c10::ScalarType type;  // Long, Bool, Double or ComplexDouble
+  double real = 0;
+  double imag = 0;
+  int64_t integer = 0;
+};
+
+// A tensor argument, list elements included, in schema order.
+struct TensorRef {
+  c10::TensorImpl* impl = nullptr;
+  device::Cell* cell = nullptr;
+  trace::ValuePtr value;  // keeps the input alive during the call
+  trace::TensorArg::Form form = trace::TensorArg::Form::kNone;
+  bool written = false;
+  bool whole = true;  // a write replaces the whole storage
+  bool is_input = false;
+  bool donated = false;
+  int same_cell = -1;
+};
+
+class Frame {
+ public:
+  // `donate`: a written tensor's memory may go to the result. In Fused Eager that is decided when
+  // the call is launched.
+  Frame(const Op& op, const c10::IValue* args, bool donate = true);
+
+  const Op& op;
+  const c10::IValue* args;
+  trace::Key key;
+  c10::SmallVector<TensorRef, 6> tensors;
+  c10::SmallVector<RawScalar, 4> scalars;  // those that are not part of the key
+  int device = -1;
+  size_t donations_at = 0;  // position in the key
+
+  // Where runtime scalars of this call travel; a function of the key.
+  trace::Carrier carrier(c10::ScalarType type) const;
+  // Appends them to arrays of the three carriers.
+  template <typename F32, typename F64, typename S64>
+  void pack(F32& f32, F64& f64, S64& s64) const;
+
+ private:
+  void add_tensor(const at::Tensor& tensor, const ArgPlan& plan);
+  void add_written(TensorRef& ref, c10::TensorImpl* impl);
+  void add_host_scalar(const at::Tensor& tensor);
+  void add_scalar(const c10::IValue& value, const ArgPlan& plan);
+  void add_structural(const c10::IValue& value);
+  void choose_donations(bool donate);
+  void add_aliases();
+  void find_device();
+  [[noreturn]] void mixed_devices(const at::Tensor& tensor) const;
+
+  bool has_float_ = false;
+  bool has_double_ = false;
+};
+
+template <typename F32, typename F64, typename S64>
+void Frame::pack(F32& f32, F64& f64, S64& s64) const {
+  for (const RawScalar& scalar : scalars) {
+    const bool complex = scalar.type == c10::ScalarType::ComplexDouble;
+    switch (carrier(scalar.type)) {
+      case trace::Carrier::kF32:
+        f32.push_back(static_cast<float>(scalar.real));
+        if (complex) f32.push_back(static_cast<float>(scalar.imag));
+        break;
+      case trace::Carrier::kF64:
+        f64.push_back(scalar.real);
+        if (complex) f64.push_back(scalar.imag);
+        break;
+      case trace::Carrier::kS64:
+        s64.push_back(scalar.integer);
+        break;
+    }
+  }
+}
+
+// Whether a Scalar's value is part of the key, and which.
+std::optional<double> known_scalar(const Op& op, const ArgPlan& plan, const c10::IValue& value);
+c10::ScalarType scalar_type_of(const c10::IValue& value);
+RawScalar raw_scalar(const c10::IValue& value);
+// A list of one number again and again (a learning rate per parameter): it is part of the key that
+// it is, and the number travels once.
+bool is_repeated(c10::ArrayRef<c10::IValue> list);
+
+// What the storage of a tensor holds when nothing has been written yet: a flat array.
+trace::Shape flat_shape(const c10::TensorImpl& impl);
+
+}  // namespace torch_tpu::dispatch

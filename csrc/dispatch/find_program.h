@@ -1,0 +1,13 @@
+// What a call does that finds no program in memory: one from disk if there is, else it builds one
+// and leaves it there.
+#pragma once
+
+#include "csrc/dispatch/call/frame.h"
+#include "csrc/trace/program.h"
+
+namespace torch_tpu::dispatch {
+
+// The program is in the memory cache when this returns.
+trace::ProgramPtr load_or_build(const Frame& frame, uint64_t hash);
+
+}  // namespace torch_tpu::dispatch

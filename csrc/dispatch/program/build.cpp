@@ -1,0 +1,286 @@
+#include "csrc/dispatch/program/build.h"
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include <ATen/MemoryOverlap.h>
+
+#include "csrc/base/env.h"
+#include "csrc/base/hash.h"
+#include "csrc/base/journal.h"
+#include "csrc/cache/program_cache.h"
+#include "csrc/cache/program_store.h"
+#include "csrc/dispatch/call/masks.h"
+#include "csrc/dispatch/program/keep.h"
+#include "csrc/dispatch/program/node.h"
+#include "csrc/pjrt/runtime.h"
+#include "csrc/trace/lower.h"
+
+namespace torch_tpu::dispatch {
+namespace {
+
+at::Tensor tensor_of(c10::TensorImpl* impl) {
+  return at::Tensor(
+      c10::intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>::reclaim_copy(impl));
+}
+
+}  // namespace
+
+std::vector<trace::Program::Resize> find_resizes(const Frame& frame, const Inferred& inferred) {
+  std::vector<trace::Program::Resize> out;
+  if (!frame.op.out_form || !inferred.known) return out;
+  for (size_t i = 0; i < frame.tensors.size(); ++i) {
+    const TensorRef& ref = frame.tensors[i];
+    if (!ref.written || ref.impl == nullptr) continue;
+    const at::Tensor& meta = inferred.tensors[i];
+    if (meta.sizes() != ref.impl->sizes()) {
+      out.push_back(
+          {static_cast<int>(i), trace::to_shape(meta.sizes()), trace::to_shape(meta.strides())});
+    }
+  }
+  return out;
+}
+
+void apply_resizes(const std::vector<trace::Program::Resize>& resizes, const Frame& frame) {
+  for (const auto& resize : resizes) {
+    c10::TensorImpl* impl = frame.tensors[static_cast<size_t>(resize.tensor)].impl;
+    const at::Tensor tensor = tensor_of(impl);
+    tensor.resize_(resize.sizes);
+    if (tensor.strides() != trace::ShapeRef(resize.strides)) {
+      impl->set_sizes_and_strides(resize.sizes, resize.strides);
+    }
+  }
+}
+
+namespace {
+
+// x[mask] = x[0] is a masked_fill, which takes its value as a number.
+bool is_fill_value(const Frame& frame, const TensorRef& ref) {
+  return frame.op.entry->expands_masks && ref.impl->numel() == 1 &&
+         holds_mask(frame.op, frame.args);
+}
+
+}  // namespace
+
+void check_writable(const Frame& frame) {
+  const auto overlap = *frame.op.entry->overlap;
+  for (const TensorRef& ref : frame.tensors) {
+    if (!ref.written || ref.impl == nullptr) continue;
+    at::assert_no_internal_overlap(ref.impl);
+    for (const TensorRef& other : frame.tensors) {
+      if (&other == &ref || other.impl == nullptr || other.cell != ref.cell) continue;
+      if (is_fill_value(frame, other)) continue;
+      const at::Tensor written = tensor_of(ref.impl);
+      const at::Tensor read = tensor_of(other.impl);
+      if (overlap == ops::Overlap::kSameOnly) at::assert_no_partial_overlap(written, read);
+      if (overlap == ops::Overlap::kNone) at::assert_no_overlap(written, read);
+    }
+  }
+}
+
+namespace {
+
+// An out= tensor of another dtype than the inputs. Some ops allow that and some do not, which is
+// not always their Meta kernel's business.
+bool casts_into_out(const Frame& frame) {
+  if (!frame.op.out_form) return false;
+  const c10::TensorImpl* first = nullptr;
+  for (const TensorRef& ref : frame.tensors) {
+    if (ref.impl == nullptr) continue;
+    if (first == nullptr) first = ref.impl;
+    if (ref.written && ref.impl->dtype() != first->dtype()) return true;
+  }
+  return false;
+}
+
+void dump(const std::string& folder, const std::string& name, const std::string& text) {
+  static std::atomic<int> serial{0};
+  std::filesystem::create_directories(folder);
+  std::ostringstream file;
+  file << folder << "/" << serial++ << "_" << trace::module_name(name) << ".mlir";
+  std::ofstream(file.str()) << text;
+}
+
+}  // namespace
+
+std::string refusal_of_lowering(const Frame& frame) {
+  std::string reason;
+  try {
+    throw;
+  } catch (const std::invalid_argument& error) {
+    reason = error.what();
+  } catch (const c10::NotImplementedError& error) {
+    reason = error.what_without_backtrace();
+  }
+  raise_cpu_error(frame);  // before a more lenient tier takes it
+  return reason.empty() ? "not for these arguments" : reason;
+}
+
+pjrt::LoadedExecutable compile(const std::string& name, uint64_t fingerprint,
+                               const std::string& text, double& seconds, bool quick) {
+  const pjrt::Runtime& runtime = pjrt::Runtime::get();
+  const base::journal::Span span(base::journal::Kind::kCompile, name, fingerprint);
+  if (const std::string folder = base::env_dump(); !folder.empty()) dump(folder, name, text);
+  const auto start = std::chrono::steady_clock::now();
+  pjrt::LoadedExecutable out = runtime.client().compile_with(
+      text, quick ? runtime.quick_compile_options() : runtime.compile_options());
+  seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return out;
+}
+
+void compile(trace::Program& program, const std::string& text) {
+  program.fingerprint = base::hash_bytes(text);
+  program.executable = compile(program.name, program.fingerprint, text, program.compile_seconds);
+}
+
+void ensure_compiled(trace::Program& program) {
+  if (program.compiled.load(std::memory_order_acquire)) return;
+  std::call_once(program.compile_once, [&] {
+    const bool known = program.executable ||
+                       (!program.code.empty() && cache::ProgramStore::get().load_code(program));
+    if (!known) {
+      compile(program, program.text);
+      program.origin = trace::Program::Origin::kCompiled;
+      keep_compiled(program);
+    }
+    program.text = {};
+    program.code = {};
+    program.temp_bytes = program.executable.executable().temp_bytes();
+    program.compiled.store(true, std::memory_order_release);
+  });
+}
+
+namespace {
+
+uint64_t flavor_of(const trace::Node& node) {
+  uint64_t hash = base::hash_bytes(node.name);
+  for (const trace::TensorArg& tensor : node.tensors) {
+    hash = base::hash_combine(
+        hash, static_cast<uint64_t>(tensor.dtype) << 8 | tensor.geometry.sizes.size());
+  }
+  return hash;
+}
+
+bool raises_at_once(const ops::ValueCheck& check) {
+  return check.kind == ops::ValueCheck::Kind::kMatrix ||
+         check.kind == ops::ValueCheck::Kind::kBatch;
+}
+
+// Lowers the node; throws when that is refused.
+trace::ProgramPtr make_program(trace::Node node) {
+  auto program = c10::make_intrusive<trace::Program>();
+  program->name = node.name;
+  trace::Lowered lowered = trace::lower(node);
+  program->text = std::move(lowered.text);
+  program->outputs = describe_outputs(node, lowered.outputs);
+  for (const trace::Program::Output& output : program->outputs) {
+    program->output_bytes += output.bytes;
+    const bool donated =
+        output.write >= 0 && node.tensors[static_cast<size_t>(output.write)].donated;
+    if (!donated) program->new_bytes += output.bytes;
+  }
+  if (node.entry->random) {
+    program->draws = count_draws(node);
+    program->extra_inputs.emplace_back();
+  }
+  program->checks = std::move(lowered.checks);
+  program->num_counts = lowered.num_counts;
+  for (int i = 0; i < trace::kNumCarriers; ++i) program->pack_sizes[i] = node.pack_sizes[i];
+  program->num_inputs = node.num_inputs;
+  program->num_tensors = node.tensors.size();
+  program->flavor = flavor_of(node);
+  program->fusible = program->num_counts == 0 &&
+                     std::none_of(program->checks.begin(), program->checks.end(), raises_at_once);
+  program->node = std::make_shared<const trace::Node>(std::move(node));
+  program->has_node.store(true, std::memory_order_release);
+  return program;
+}
+
+}  // namespace
+
+trace::ProgramPtr build_program(const Frame& frame) {
+  check_writable(frame);
+  const Inferred inferred = infer(frame);
+  if (casts_into_out(frame)) raise_cpu_error(frame);
+  auto program = c10::make_intrusive<trace::Program>();
+  program->name = frame.op.name;
+  program->resizes = find_resizes(frame, inferred);
+  if (!program->resizes.empty()) return program;
+  try {
+    program = make_program(build_node(frame, inferred));
+  } catch (...) {
+    program->refusal = refusal_of_lowering(frame);
+    return program;
+  }
+  program->numbers = inferred.numbers;
+  program->donations_at = frame.donations_at;
+  return program;
+}
+
+void add_node(const Frame& frame, trace::Program& program) {
+  const std::lock_guard lock(program.node_mutex);
+  program.wants_node.store(false, std::memory_order_relaxed);
+  if (program.has_node.load(std::memory_order_relaxed)) return;
+  trace::Node node = build_node(frame, infer(frame));
+  trace::lower(node);  // fills in what only the lowering knows
+  program.node = std::make_shared<const trace::Node>(std::move(node));
+  program.has_node.store(true, std::memory_order_release);
+}
+
+trace::ProgramPtr donating(const trace::ProgramPtr& program, const std::vector<uint64_t>& mask) {
+  trace::Key key = program->key;
+  for (size_t i = 0; i < mask.size(); ++i) key.set(program->donations_at + i, mask[i]);
+  const uint64_t hash = key.hash();
+  cache::ProgramCache& cache = cache::ProgramCache::get();
+  if (trace::ProgramPtr known = cache.find(key, hash)) return known;
+  if (trace::ProgramPtr stored = cache::ProgramStore::get().load(key)) {
+    return cache.insert(key, hash, std::move(stored));
+  }
+  if (!program->has_node.load(std::memory_order_acquire)) {
+    program->wants_node.store(true, std::memory_order_relaxed);
+    return program;
+  }
+  trace::Node node = *program->node;
+  for (size_t i = 0; i < node.tensors.size(); ++i) {
+    node.tensors[i].donated = (mask[i / 64] >> (i % 64) & 1) != 0;
+  }
+  trace::ProgramPtr made = make_program(std::move(node));
+  made->numbers = program->numbers;
+  made->key = key;
+  made->donations_at = program->donations_at;
+  return cache.insert(key, hash, std::move(made));
+}
+
+namespace {
+
+void compile_forms(const trace::ProgramPtr& program) {
+  ensure_compiled(*program);
+  std::vector<uint64_t> mask(program->num_tensors / 64 + 1, 0);
+  bool writes = false;
+  for (const trace::Program::Output& output : program->outputs) {
+    if (!output.defined || output.input < 0) continue;
+    mask[static_cast<size_t>(output.write) / 64] |= uint64_t{1} << (output.write % 64);
+    writes = true;
+  }
+  if (writes && program->fusible) ensure_compiled(*donating(program, mask));
+}
+
+}  // namespace
+
+std::vector<std::string> compile_all() {
+  std::vector<std::string> failures;
+  for (const trace::ProgramPtr& program : cache::ProgramCache::get().runnable()) {
+    try {
+      compile_forms(program);
+    } catch (const std::exception& error) {  // a call of it raises the same
+      failures.push_back(program->name + ": " + error.what());
+    }
+  }
+  return failures;
+}
+
+}  // namespace torch_tpu::dispatch
