@@ -85,7 +85,7 @@ py::object dtype_object(c10::ScalarType type) {
 // Everything a module needs to be run elsewhere, for torch_tpu/_export/lower.py.
 py::dict describe(const dispatch::RecordedModule& module) {
   py::list outputs;
-  for (const trace::Program::Output& output : module.description.outputs) {
+  for (const trace::Runnable::Output& output : module.description.outputs) {
     const bool write = output.write >= 0;
     const trace::Shape& sizes = write ? output.base_sizes : output.sizes;
     const trace::Shape& strides = write ? output.base_strides : output.strides;
@@ -152,7 +152,6 @@ class CompiledFunction {
     std::vector<at::Tensor> tensors;
     tensors.reserve(args.size());
     c10::SmallVector<PyObject*, 8> constants;
-    dispatch::CompiledGraph::Values values;
     for (const py::handle& arg : args) {
       if (THPVariable_Check(arg.ptr())) {
         tensors.push_back(THPVariable_Unpack(arg.ptr()));
@@ -160,24 +159,59 @@ class CompiledFunction {
         constants.push_back(arg.ptr());
       }
     }
-    for (Variant& variant : variants_) {
-      if (!variant.has(constants) || !variant.graph->accepts(tensors, values)) continue;
-      const py::list others = variant.others;
-      const CompiledPtr graph = variant.graph;
-      if (PyList_SetSlice(args.ptr(), 0, PyList_GET_SIZE(args.ptr()), nullptr) != 0) {
-        throw py::error_already_set();
-      }
-      std::vector<at::Tensor> results;
+    dispatch::CompiledGraph::Values values;
+    while (true) {
+      Variant* const variant = find(tensors, constants, values);
+      if (variant == nullptr) return py::none();
+      const py::list others = variant->others;
+      const CompiledPtr graph = variant->graph;
+      let_go_of_tensors(args);
+      std::optional<std::vector<at::Tensor>> results;
       {
         const py::gil_scoped_release release;
-        results = graph->run(std::move(tensors), std::move(values));
+        results = graph->run(tensors, values);
+        if (results) {
+          tensors.clear();
+          values.clear();
+        }
       }
-      return wrap(results, others);
+      if (results) {
+        if (PyList_SetSlice(args.ptr(), 0, PyList_GET_SIZE(args.ptr()), nullptr) != 0) {
+          throw py::error_already_set();
+        }
+        return wrap(*results, others);
+      }
+      give_back(args, tensors);  // another thread wrote an argument meanwhile: look again
     }
-    return py::none();
   }
 
  private:
+  struct Variant;
+
+  Variant* find(const std::vector<at::Tensor>& tensors, c10::ArrayRef<PyObject*> constants,
+                dispatch::CompiledGraph::Values& values) {
+    for (Variant& variant : variants_) {
+      if (variant.has(constants) && variant.graph->accepts(tensors, values)) return &variant;
+    }
+    return nullptr;
+  }
+
+  // Where tensors stood, the list itself stands meanwhile: nobody passes that as a constant.
+  static void let_go_of_tensors(const py::list& args) {
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(args.ptr()); ++i) {
+      if (!THPVariable_Check(PyList_GET_ITEM(args.ptr(), i))) continue;
+      Py_INCREF(args.ptr());
+      PyList_SetItem(args.ptr(), i, args.ptr());
+    }
+  }
+  static void give_back(const py::list& args, const std::vector<at::Tensor>& tensors) {
+    size_t next = 0;
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(args.ptr()); ++i) {
+      if (PyList_GET_ITEM(args.ptr(), i) != args.ptr()) continue;
+      PyList_SetItem(args.ptr(), i, py::cast(tensors[next++]).release().ptr());
+    }
+  }
+
   struct Variant {
     CompiledPtr graph;
     py::list constants;
@@ -297,7 +331,7 @@ void bind_compiled(py::module_& m) {
                              [](const dispatch::CompiledGraph& g) { return g.program().name; })
       .def_property_readonly(
           "compile_seconds",
-          [](const dispatch::CompiledGraph& g) { return g.program().compile_seconds; })
+          [](const dispatch::CompiledGraph& g) { return g.program().code.compile_seconds(); })
       .def(
           "run_bounded",
           [](dispatch::CompiledGraph& self, std::vector<at::Tensor> tensors,
@@ -305,8 +339,10 @@ void bind_compiled(py::module_& m) {
              const std::vector<float>& floats) -> std::optional<std::vector<at::Tensor>> {
             const py::gil_scoped_release release;
             dispatch::CompiledGraph::Values values;
-            if (!self.accepts(tensors, values)) return std::nullopt;
-            return self.run(std::move(tensors), std::move(values), numbers, floats);
+            while (self.accepts(tensors, values)) {
+              if (auto results = self.run(tensors, values, numbers, floats)) return results;
+            }
+            return std::nullopt;
           },
           py::arg("tensors"), py::arg("numbers"), py::arg("floats"),
           "Results at their true sizes; None when the other arguments lie differently.");

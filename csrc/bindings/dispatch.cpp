@@ -97,8 +97,7 @@ void take_gil(void* state) { PyEval_RestoreThread(static_cast<PyThreadState*>(st
 
 void bind_dispatch(py::module_& m) {
   dispatch::register_ops();
-  dispatch::set_location_hook(&current_line);
-  dispatch::set_issue_line_hooks({&capture_line, &describe_line});
+  trace::set_line_hooks({&capture_line, &describe_line, &current_line});
   base::set_gil_hooks({&release_gil, &take_gil});
   m.def("_issue_line", &issue_line, py::arg("thread") = "calling",
         "The line an op issued here belongs to; thread: calling, attached or native.");

@@ -16,11 +16,11 @@ namespace torch_tpu::bindings {
 namespace {
 
 using NoGil = py::call_guard<py::gil_scoped_release>;
-using State = trace::FusedProgram::State;
+using State = trace::Code::State;
 
 const char* state_name(State state) {
   switch (state) {
-    case State::kSeen:
+    case State::kAbsent:
       return "seen";
     case State::kCompiling:
       return "compiling";
@@ -32,10 +32,15 @@ const char* state_name(State state) {
   return "?";
 }
 
+std::string static_because(const trace::FusedProgram& program) {
+  const std::shared_ptr<trace::Family> family = program.family();
+  return family ? family->refusal() : std::string();
+}
+
 py::list fused_programs() {
   py::list out;
   for (const trace::FusedPtr& program : cache::FusedCache::get().programs()) {
-    const State state = program->state.load(std::memory_order_acquire);
+    const State state = program->code.state();
     char fingerprint[20];
     std::snprintf(fingerprint, sizeof fingerprint, "%016llx",
                   static_cast<unsigned long long>(program->fingerprint));
@@ -51,14 +56,14 @@ py::list fused_programs() {
     item["inputs"] = program->num_externals;
     item["outputs"] = program->alive.size();
     item["donated"] = program->donated.size();
-    item["compile_seconds"] = state == State::kReady ? program->compile_seconds : 0.0;
+    item["compile_seconds"] = state == State::kReady ? program->code.compile_seconds() : 0.0;
     item["news"] = dispatch::describe_news(*program);
     item["bound"] = program->bounds ? py::cast(program->bounds->bound) : py::none();
     item["sizes"] = program->bounds
                         ? py::cast(std::pair(program->bounds->low, program->bounds->high))
                         : py::none();
-    item["static_because"] = program->family ? program->family->refusal() : std::string();
-    item["failure"] = state == State::kFailed ? program->failure : std::string();
+    item["static_because"] = static_because(*program);
+    item["failure"] = state == State::kFailed ? program->code.failure() : std::string();
     out.append(std::move(item));
   }
   return out;
@@ -92,25 +97,8 @@ std::vector<cache::ProgramInfo> describe_fused() {
     info.fingerprint = program->fingerprint;
     info.runs = program->runs.load();
     info.hits = program->sights.load() - 1;
-    info.origin = program->origin;
     info.reason = dispatch::describe_news(*program);
-    switch (program->state.load(std::memory_order_acquire)) {
-      case State::kSeen:
-        info.state = cache::ProgramInfo::State::kSeenOnce;
-        break;
-      case State::kCompiling:
-        info.state = cache::ProgramInfo::State::kCompiling;
-        break;
-      case State::kReady:
-        info.compile_seconds = program->compile_seconds;
-        info.executable = &program->executable;
-        info.owner = program;
-        break;
-      case State::kFailed:
-        info.state = cache::ProgramInfo::State::kFailed;
-        info.reason = program->failure;
-        break;
-    }
+    info.describe(program->code, program);
     out.push_back(std::move(info));
   }
   return out;

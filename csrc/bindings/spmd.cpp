@@ -77,14 +77,14 @@ void bind_spmd(py::module_& m) {
       .def("run", &ShardedProgram::run, py::arg("args"), py::call_guard<py::gil_scoped_release>())
       .def_property_readonly("from_disk",
                              [](const ShardedProgram& p) {
-                               return p.program().origin != trace::Program::Origin::kCompiled;
+                               return p.code().origin() != trace::Code::Origin::kCompiled;
                              })
       .def_property_readonly("compile_seconds",
-                             [](const ShardedProgram& p) { return p.program().compile_seconds; })
+                             [](const ShardedProgram& p) { return p.code().compile_seconds(); })
       .def(
           "optimized",
           [](const ShardedProgram& p) {
-            const auto made = p.program().executable.executable().optimized_program();
+            const auto made = p.code().executable().executable().optimized_program();
             return py::bytes(made ? made->code : std::string());
           },
           "The partitioned program as an HloModuleProto with its configuration; may be empty.");

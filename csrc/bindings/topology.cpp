@@ -69,14 +69,9 @@ void write_pack(const std::string& path,
   const cache::Fingerprint fingerprint(std::move(copied));
   std::vector<std::string> entries;
   for (const auto& [text, code, seconds] : programs) {
-    trace::Program program;
-    program.name = "ahead of time";
-    program.code = code;
-    program.compile_seconds = seconds;
     const trace::Key key = dispatch::key_of_text(text);
-    const std::optional<std::string> blob = cache::encode_program(program);
-    TORCH_CHECK(blob, "a program that keeps values cannot be packed");
-    entries.push_back(cache::encode_entry(fingerprint.digest(), {key.data(), key.size()}, *blob));
+    const std::string blob = cache::encode_code(seconds, std::string_view(code));
+    entries.push_back(cache::encode_entry(fingerprint.digest(), {key.data(), key.size()}, blob));
   }
   cache::write_pack(path, fingerprint, entries);
 }

@@ -31,7 +31,7 @@ size_t ProgramCache::probe(const trace::Key& key, uint64_t hash) const {
   return i;
 }
 
-trace::ProgramPtr ProgramCache::find(const trace::Key& key, uint64_t hash) {
+trace::Answer ProgramCache::find(const trace::Key& key, uint64_t hash) {
   std::lock_guard lock(mutex_);
   Slot& slot = slots_[probe(key, hash)];
   if (!slot.key) {
@@ -41,15 +41,14 @@ trace::ProgramPtr ProgramCache::find(const trace::Key& key, uint64_t hash) {
   ++stats_.hits;
   ++slot.hits;
   slot.last_used = ++clock_;
-  return slot.program;
+  return slot.answer;
 }
 
-trace::ProgramPtr ProgramCache::insert(const trace::Key& key, uint64_t hash,
-                                       trace::ProgramPtr program) {
+trace::Answer ProgramCache::insert(const trace::Key& key, uint64_t hash, trace::Answer answer) {
   std::vector<Slot> dropped;  // freed outside the lock
   std::lock_guard lock(mutex_);
   size_t i = probe(key, hash);
-  if (slots_[i].key) return slots_[i].program;
+  if (slots_[i].key) return slots_[i].answer;
   if (size_ >= capacity_) {
     dropped = evict(8);
     i = probe(key, hash);
@@ -57,9 +56,9 @@ trace::ProgramPtr ProgramCache::insert(const trace::Key& key, uint64_t hash,
     grow();
     i = probe(key, hash);
   }
-  slots_[i] = Slot{hash, ++clock_, 0, std::make_unique<trace::Key>(key), program};
+  slots_[i] = Slot{hash, ++clock_, 0, std::make_unique<trace::Key>(key), answer};
   ++size_;
-  return program;
+  return answer;
 }
 
 namespace {
@@ -126,25 +125,23 @@ std::vector<ProgramInfo> ProgramCache::programs() {
   std::lock_guard lock(mutex_);
   std::vector<ProgramInfo> out;
   for (const Slot& slot : slots_) {
-    if (!slot.key || !slot.program->resizes.empty()) continue;
-    const trace::Program& program = *slot.program;
+    if (!slot.key) continue;
     ProgramInfo info;
-    info.name = program.name;
-    info.ops = {{program.name, 1}};
-    info.fingerprint = program.fingerprint;
-    info.runs = program.runs.load(std::memory_order_relaxed);
     info.hits = slot.hits;
-    info.origin = program.origin;
-    info.reason = program.refusal;
-    if (!program.refusal.empty()) {
+    if (const auto* program = std::get_if<trace::ProgramPtr>(&slot.answer)) {
+      info.name = (*program)->name;
+      info.fingerprint = (*program)->fingerprint;
+      info.runs = (*program)->runs.load(std::memory_order_relaxed);
+      info.describe((*program)->code, *program);  // not compiled: only as part of fused programs
+    } else if (const auto* refusal =
+                   std::get_if<std::shared_ptr<const trace::Refusal>>(&slot.answer)) {
+      info.name = (*refusal)->op;
       info.state = ProgramInfo::State::kFailed;
-    } else if (program.compiled.load(std::memory_order_acquire)) {
-      info.compile_seconds = program.compile_seconds;
-      info.executable = &program.executable;
-      info.owner = slot.program;
+      info.reason = (*refusal)->why;
     } else {
-      info.state = ProgramInfo::State::kSeenOnce;  // only as part of fused programs
+      continue;
     }
+    info.ops = {{info.name, 1}};
     out.push_back(std::move(info));
   }
   return out;
@@ -154,7 +151,8 @@ std::vector<trace::ProgramPtr> ProgramCache::runnable() {
   std::lock_guard lock(mutex_);
   std::vector<trace::ProgramPtr> out;
   for (const Slot& slot : slots_) {
-    if (slot.key && slot.program->runnable()) out.push_back(slot.program);
+    if (!slot.key) continue;
+    if (const auto* program = std::get_if<trace::ProgramPtr>(&slot.answer)) out.push_back(*program);
   }
   return out;
 }

@@ -1,6 +1,6 @@
-// Compiled programs in memory: an open hash table with structural equality, bounded by evicting the
-// programs that were not used for longest. Thread-safe; a lookup holds the lock for a few dozen
-// nanoseconds and never while compiling or running.
+// What is known of calls, their programs above all: an open hash table with structural equality,
+// bounded by evicting the programs that were not used for longest. Thread-safe; a lookup holds the
+// lock for a few dozen nanoseconds and never while compiling or running.
 #pragma once
 
 #include <cstdint>
@@ -26,10 +26,10 @@ class ProgramCache {
   static ProgramCache& get();
   explicit ProgramCache(size_t capacity);
 
-  // Null on a miss.
-  trace::ProgramPtr find(const trace::Key& key, uint64_t hash);
+  // Not known (trace::is_known) on a miss.
+  trace::Answer find(const trace::Key& key, uint64_t hash);
   // Two threads may build the same program; the first one in wins and is returned.
-  trace::ProgramPtr insert(const trace::Key& key, uint64_t hash, trace::ProgramPtr program);
+  trace::Answer insert(const trace::Key& key, uint64_t hash, trace::Answer answer);
   void clear();
   // Drops the quarter not used for longest; false when there was nothing to drop.
   bool let_go();
@@ -46,7 +46,7 @@ class ProgramCache {
     uint64_t last_used = 0;
     uint64_t hits = 0;
     std::unique_ptr<trace::Key> key;  // null: free
-    trace::ProgramPtr program;
+    trace::Answer answer;
   };
   size_t probe(const trace::Key& key, uint64_t hash) const;
   void grow();

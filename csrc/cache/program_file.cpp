@@ -9,13 +9,16 @@ namespace {
 using trace::Program;
 using trace::Shape;
 
-constexpr uint32_t kVersion = 2;
+constexpr uint32_t kVersion = 3;
 
 #if defined(__x86_64__) && defined(__GLIBCXX__)
 // A new field must be stored too (and this number changed).
-static_assert(sizeof(Program) == 912, "store the new field of Program below");
+static_assert(sizeof(Program) == 904, "store the new field of Program below");
 static_assert(sizeof(Program::Output) == 376, "store the new field of Output below");
 #endif
+
+// What follows, after the version.
+enum class Kind : uint8_t { kProgram, kResizes, kRefusal, kCode };
 
 enum class Number : uint8_t { kNone, kInt, kDouble, kBool };
 
@@ -138,14 +141,8 @@ bool write(ByteWriter& out, const Program& program) {
   out.add<int32_t>(program.num_counts);
   out.add<int64_t>(program.new_bytes);
   for (const int size : program.pack_sizes) out.add<int32_t>(size);
-  out.add<uint32_t>(static_cast<uint32_t>(program.resizes.size()));
-  for (const Program::Resize& resize : program.resizes) {
-    out.add<int32_t>(resize.tensor);
-    write(out, resize.sizes);
-    write(out, resize.strides);
-  }
-  out.add_text(program.refusal);
-  out.add<double>(program.compile_seconds);
+  const bool compiled = program.code.ready();
+  out.add<double>(compiled ? program.code.compile_seconds() : program.stored.compile_seconds);
   out.add<uint64_t>(program.donations_at);
   out.add<uint64_t>(program.num_tensors);
   out.add<int32_t>(program.num_inputs);
@@ -176,16 +173,7 @@ void read(ByteReader& in, Program& program) {
   program.num_counts = in.get<int32_t>();
   program.new_bytes = in.get<int64_t>();
   for (int& size : program.pack_sizes) size = in.get<int32_t>();
-  const auto num_resizes = in.count<uint32_t>(12);
-  for (uint32_t i = 0; i < num_resizes; ++i) {
-    Program::Resize resize;
-    resize.tensor = in.get<int32_t>();
-    resize.sizes = read_shape(in);
-    resize.strides = read_shape(in);
-    program.resizes.push_back(std::move(resize));
-  }
-  program.refusal = in.text();
-  program.compile_seconds = in.get<double>();
+  program.stored.compile_seconds = in.get<double>();
   program.donations_at = in.get<uint64_t>();
   program.num_tensors = in.get<uint64_t>();
   program.num_inputs = in.get<int32_t>();
@@ -199,63 +187,136 @@ void read(ByteReader& in, Program& program) {
   }
 }
 
-// Buffers the executable gives back, by what we know of it.
-size_t expected_outputs(const Program& program) {
-  size_t count = program.checks.size() + (program.num_counts > 0 ? 1 : 0);
-  for (const Program::Output& output : program.outputs) count += output.defined ? 1 : 0;
-  return count;
+void write(ByteWriter& out, const trace::Resizes& resizes) {
+  out.add<uint32_t>(static_cast<uint32_t>(resizes.all.size()));
+  for (const trace::Resizes::Resize& resize : resizes.all) {
+    out.add<int32_t>(resize.tensor);
+    write(out, resize.sizes);
+    write(out, resize.strides);
+  }
 }
 
-}  // namespace
-
-std::optional<std::string> encode_program(const Program& program) {
-  ByteWriter out;
-  out.add<uint32_t>(kVersion);
-  if (!write(out, program)) return std::nullopt;
-  out.add_text(program.executable ? program.executable.executable().serialize() : program.code);
-  return out.take();
+std::shared_ptr<const trace::Resizes> read_resizes(ByteReader& in) {
+  auto out = std::make_shared<trace::Resizes>();
+  const auto count = in.count<uint32_t>(12);
+  for (uint32_t i = 0; i < count; ++i) {
+    trace::Resizes::Resize resize;
+    resize.tensor = in.get<int32_t>();
+    resize.sizes = read_shape(in);
+    resize.strides = read_shape(in);
+    out->all.push_back(std::move(resize));
+  }
+  return out;
 }
 
-trace::ProgramPtr decode_program(std::string_view bytes) {
-  ByteReader in(bytes);
-  if (in.get<uint32_t>() != kVersion) throw BadBytes("another version of programs");
+std::shared_ptr<const trace::Refusal> read_refusal(ByteReader& in) {
+  auto out = std::make_shared<trace::Refusal>();
+  out->op = in.text();
+  out->why = in.text();
+  return out;
+}
+
+trace::ProgramPtr read_program(ByteReader& in) {
   auto program = c10::make_intrusive<Program>();
   read(in, *program);
-  program->code = in.text();
-  if (!in.done()) throw BadBytes("more than a program");
-  if (program->runnable() && program->code.empty() && program->text.empty()) {
+  program->stored.code = in.text();
+  if (program->stored.code.empty() && program->text.empty()) {
     throw BadBytes("a program without code");
   }
   return program;
 }
 
-void load_code(Program& program) {
-  pjrt::LoadedExecutable loaded = pjrt::Runtime::get().client().deserialize(program.code);
-  if (loaded.num_outputs() != expected_outputs(program)) {
-    throw BadBytes("code with another number of results");
-  }
-  program.executable = std::move(loaded);
-}
-
-std::string encode_fused(const trace::FusedProgram& program) {
+ByteWriter begin(Kind kind) {
   ByteWriter out;
   out.add<uint32_t>(kVersion);
-  out.add<double>(program.compile_seconds);
-  out.add_text(program.executable.executable().serialize());
+  out.add<uint8_t>(static_cast<uint8_t>(kind));
+  return out;
+}
+
+Kind begin(ByteReader& in) {
+  if (in.get<uint32_t>() != kVersion) throw BadBytes("another version of programs");
+  return read_enum(in, Kind::kCode);
+}
+
+}  // namespace
+
+std::optional<std::string> encode_program(const Program& program) {
+  ByteWriter out = begin(Kind::kProgram);
+  if (!write(out, program)) return std::nullopt;
+  out.add_text(program.code.ready() ? program.code.executable().executable().serialize()
+                                    : program.stored.code);
   return out.take();
 }
 
-void decode_fused(std::string_view bytes, trace::FusedProgram& program) {
-  ByteReader in(bytes);
-  if (in.get<uint32_t>() != kVersion) throw BadBytes("another version of programs");
-  const double seconds = in.get<double>();
-  pjrt::LoadedExecutable loaded = pjrt::Runtime::get().client().deserialize(in.text());
-  if (loaded.num_outputs() != program.alive.size() + (program.checks.empty() ? 0 : 1)) {
-    throw BadBytes("code with another number of results");
+std::optional<std::string> encode_answer(const trace::Answer& answer) {
+  if (const auto* program = std::get_if<trace::ProgramPtr>(&answer)) {
+    return encode_program(**program);
   }
-  program.executable = std::move(loaded);
-  program.temp_bytes = program.executable.executable().temp_bytes();
-  program.compile_seconds = seconds;
+  if (const auto* resizes = std::get_if<std::shared_ptr<const trace::Resizes>>(&answer)) {
+    ByteWriter out = begin(Kind::kResizes);
+    write(out, **resizes);
+    return out.take();
+  }
+  if (const auto* refusal = std::get_if<std::shared_ptr<const trace::Refusal>>(&answer)) {
+    ByteWriter out = begin(Kind::kRefusal);
+    out.add_text((*refusal)->op);
+    out.add_text((*refusal)->why);
+    return out.take();
+  }
+  return std::nullopt;
+}
+
+trace::Answer decode_answer(std::string_view bytes) {
+  ByteReader in(bytes);
+  trace::Answer out;
+  switch (begin(in)) {
+    case Kind::kProgram:
+      out = read_program(in);
+      break;
+    case Kind::kResizes:
+      out = read_resizes(in);
+      break;
+    case Kind::kRefusal:
+      out = read_refusal(in);
+      break;
+    case Kind::kCode:
+      throw BadBytes("code where a call belongs");
+  }
+  if (!in.done()) throw BadBytes("more than a program");
+  return out;
+}
+
+std::string encode_code(double compile_seconds, std::string_view executable) {
+  ByteWriter out = begin(Kind::kCode);
+  out.add<double>(compile_seconds);
+  out.add_text(executable);
+  return out.take();
+}
+
+std::string encode_code(const trace::Code& code) {
+  return encode_code(code.compile_seconds(), code.executable().executable().serialize());
+}
+
+trace::Runnable::Stored decode_code(std::string_view bytes) {
+  ByteReader in(bytes);
+  if (begin(in) != Kind::kCode) throw BadBytes("a call where code belongs");
+  trace::Runnable::Stored out;
+  out.compile_seconds = in.get<double>();
+  out.code = in.text();
+  if (!in.done()) throw BadBytes("more than code");
+  return out;
+}
+
+pjrt::LoadedExecutable load_executable(std::string_view code, size_t results) {
+  pjrt::LoadedExecutable loaded = pjrt::Runtime::get().client().deserialize(code);
+  if (loaded.num_outputs() != results) throw BadBytes("code with another number of results");
+  return loaded;
+}
+
+size_t num_results(const trace::Runnable& program) {
+  size_t count = program.checks.size() + (program.num_counts > 0 ? 1 : 0);
+  for (const Program::Output& output : program.outputs) count += output.defined ? 1 : 0;
+  return count;
 }
 
 }  // namespace torch_tpu::cache

@@ -1,5 +1,5 @@
-// A program as bytes and back: the serialized executable and all that a caller needs to run it
-// without looking at the op again.
+// What is known of a call as bytes and back: the serialized executable and all that a caller needs
+// to run it without looking at the op again. And code alone, where the caller knows the rest.
 #pragma once
 
 #include <optional>
@@ -11,18 +11,24 @@
 
 namespace torch_tpu::cache {
 
-// With its text, and its code once it is compiled. Empty for a program that means something in this
-// process only: one that keeps values on a device.
+// A program with its text, and its code once it is compiled. Empty for one that means something in
+// this process only: one that keeps values on a device.
+std::optional<std::string> encode_answer(const trace::Answer& answer);
 std::optional<std::string> encode_program(const trace::Program& program);
+// Throws BadBytes when the bytes are no such thing. No executable is loaded yet.
+trace::Answer decode_answer(std::string_view bytes);
 
-// Throws BadBytes when the bytes are not such a program. The executable is not loaded yet.
-trace::ProgramPtr decode_program(std::string_view bytes);
-// Loads the program's code into the client. Throws BadBytes when it does not fit, and pjrt::Error
-// when the plugin does not take it.
-void load_code(trace::Program& program);
+// Of graphs, fused programs and programs over several devices.
+std::string encode_code(const trace::Code& code);
+std::string encode_code(double compile_seconds, std::string_view executable);
+// Throws BadBytes when the bytes are no code.
+trace::Runnable::Stored decode_code(std::string_view bytes);
 
-// The executable of a fused program; all else follows from its nodes.
-std::string encode_fused(const trace::FusedProgram& program);
-void decode_fused(std::string_view bytes, trace::FusedProgram& program);
+// Loads an executable into the client. Throws BadBytes when it has another number of results, and
+// pjrt::Error when the plugin does not take it.
+pjrt::LoadedExecutable load_executable(std::string_view code, size_t results);
+
+// Buffers that the program gives back.
+size_t num_results(const trace::Runnable& program);
 
 }  // namespace torch_tpu::cache

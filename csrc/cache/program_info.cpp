@@ -46,6 +46,29 @@ const char* name(ProgramInfo::State state) noexcept {
   return "?";
 }
 
+void ProgramInfo::describe(const trace::Code& code,
+                           c10::intrusive_ptr<c10::intrusive_ptr_target> owner_in) {
+  switch (code.state()) {
+    case trace::Code::State::kAbsent:
+      state = State::kSeenOnce;
+      break;
+    case trace::Code::State::kCompiling:
+      state = State::kCompiling;
+      break;
+    case trace::Code::State::kReady:
+      state = State::kReady;
+      compile_seconds = code.compile_seconds();
+      origin = code.origin();
+      executable = &code.executable();
+      owner = std::move(owner_in);
+      break;
+    case trace::Code::State::kFailed:
+      state = State::kFailed;
+      reason = code.failure();
+      break;
+  }
+}
+
 pjrt::CompiledMemoryStats memory_of(const ProgramInfo& info) noexcept {
   if (info.executable == nullptr || !*info.executable) return {};
   try {

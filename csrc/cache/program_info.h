@@ -11,7 +11,7 @@
 namespace torch_tpu::cache {
 
 struct ProgramInfo {
-  using Origin = trace::Program::Origin;
+  using Origin = trace::Code::Origin;
   enum class State : uint8_t { kSeenOnce, kCompiling, kReady, kFailed };
 
   std::string name;
@@ -26,6 +26,8 @@ struct ProgramInfo {
   std::string reason;  // of kFailed; of a fused program else what was new about it
   // For memory_of(): null while there is none; kept alive by its owner.
   const pjrt::LoadedExecutable* executable = nullptr;
+  // Fills in what the code's state tells; `owner_in` keeps it alive.
+  void describe(const trace::Code& code, c10::intrusive_ptr<c10::intrusive_ptr_target> owner_in);
   c10::intrusive_ptr<c10::intrusive_ptr_target> owner;
 };
 

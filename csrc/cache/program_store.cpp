@@ -14,6 +14,10 @@ namespace {
 
 Words words_of(const trace::Key& key) { return {key.data(), key.size()}; }
 
+trace::Code::Origin origin_of(bool from_pack) {
+  return from_pack ? trace::Code::Origin::kPack : trace::Code::Origin::kDisk;
+}
+
 double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
@@ -73,51 +77,72 @@ void ProgramStore::refuse(Words words, const std::exception& error, bool from_pa
   }
 }
 
-void ProgramStore::find_code(trace::Program& program) {
-  const trace::ProgramPtr known = load(program.key);
-  if (!known || known->code.empty()) return;
-  program.code = std::move(known->code);
-  program.origin = known->origin;
-  program.compile_seconds = known->compile_seconds;
-}
-
-trace::ProgramPtr ProgramStore::load(const trace::Key& key) {
+trace::Answer ProgramStore::load(const trace::Key& key) {
   const auto start = std::chrono::steady_clock::now();
   const Words words = words_of(key);
   bool from_pack = false;
   if (!base::env_dump().empty()) return {};  // who wants to see the text wants all of it
   const std::optional<std::string> blob = find(words, from_pack);
   if (!blob) return {};
-  trace::ProgramPtr program;
+  trace::Answer answer;
   try {
-    program = decode_program(*blob);
+    answer = decode_answer(*blob);
   } catch (const std::exception& error) {
     refuse(words, error, from_pack);
     return {};
   }
-  program->key = key;
-  program->origin = from_pack ? trace::Program::Origin::kPack : trace::Program::Origin::kDisk;
+  double saved = 0;
+  if (const auto* program = std::get_if<trace::ProgramPtr>(&answer)) {
+    (*program)->key = key;
+    (*program)->stored.origin = origin_of(from_pack);
+    if (!(*program)->stored.code.empty()) saved = (*program)->stored.compile_seconds;
+  }
   record(words, *blob);
+  count_load(from_pack, saved, seconds_since(start));
+  return answer;
+}
+
+trace::Runnable::Stored ProgramStore::find_code(const trace::Key& key) noexcept {
+  const Words words = words_of(key);
+  bool from_pack = false;
+  try {
+    if (!base::env_dump().empty()) return {};
+    const auto start = std::chrono::steady_clock::now();
+    const std::optional<std::string> blob = find(words, from_pack);
+    if (!blob) return {};
+    trace::Runnable::Stored stored = decode_code(*blob);
+    stored.origin = origin_of(from_pack);
+    record(words, *blob);
+    count_load(from_pack, stored.compile_seconds, seconds_since(start));
+    return stored;
+  } catch (const std::exception& error) {
+    refuse(words, error, from_pack);
+    return {};
+  }
+}
+
+void ProgramStore::count_load(bool from_pack, double saved, double took) {
   const std::lock_guard lock(mutex_);
   ++stats_.loads;
   if (from_pack) ++stats_.pack_loads;
-  if (!program->code.empty()) stats_.saved_seconds += program->compile_seconds;
-  stats_.load_seconds += seconds_since(start);
-  return program;
+  stats_.saved_seconds += saved;
+  stats_.load_seconds += took;
 }
 
-bool ProgramStore::load_code(trace::Program& program) noexcept {
+pjrt::LoadedExecutable ProgramStore::load_code(const trace::Key& key,
+                                               const trace::Runnable::Stored& stored,
+                                               size_t results, const std::string& name,
+                                               uint64_t fingerprint) noexcept {
   const auto start = std::chrono::steady_clock::now();
-  const base::journal::Span span(base::journal::Kind::kLoadFromDisk, program.name,
-                                 program.fingerprint);
+  const base::journal::Span span(base::journal::Kind::kLoadFromDisk, name, fingerprint);
   try {
-    cache::load_code(program);
+    pjrt::LoadedExecutable loaded = load_executable(stored.code, results);
     const std::lock_guard lock(mutex_);
     stats_.load_seconds += seconds_since(start);
-    return true;
+    return loaded;
   } catch (const std::exception& error) {
-    refuse(words_of(program.key), error, program.origin == trace::Program::Origin::kPack);
-    return false;
+    refuse(words_of(key), error, stored.origin == trace::Code::Origin::kPack);
+    return {};
   }
 }
 
@@ -132,43 +157,27 @@ void ProgramStore::keep(Words words, const std::string& blob) {
   if (DiskCache* disk = DiskCache::get()) disk->store(words, blob);
 }
 
-void ProgramStore::store(const trace::Key& key, const trace::Program& program) noexcept {
+void ProgramStore::store(const trace::Key& key, const trace::Answer& answer) noexcept {
   try {
     if (!active()) return;
-    if (const auto blob = encode_program(program)) keep(words_of(key), *blob);
+    if (const auto blob = encode_answer(answer)) keep(words_of(key), *blob);
   } catch (...) {
     // A plugin that cannot serialize, or no memory: the program is only not kept.
   }
 }
 
-bool ProgramStore::load(trace::FusedProgram& program) noexcept {
-  if (!base::env_dump().empty()) return false;
-  const auto start = std::chrono::steady_clock::now();
-  bool from_pack = false;
-  const trace::Key key = program.stable_key();
+void ProgramStore::store(const trace::Key& key, const trace::Program& program) noexcept {
   try {
-    const std::optional<std::string> blob = find(words_of(key), from_pack);
-    if (!blob) return false;
-    const base::journal::Span span(base::journal::Kind::kLoadFromDisk, program.name,
-                                   program.fingerprint, static_cast<int64_t>(program.nodes.size()));
-    decode_fused(*blob, program);
-    record(words_of(key), *blob);
-    program.origin = from_pack ? trace::Program::Origin::kPack : trace::Program::Origin::kDisk;
-    const std::lock_guard lock(mutex_);
-    ++stats_.loads;
-    if (from_pack) ++stats_.pack_loads;
-    stats_.saved_seconds += program.compile_seconds;
-    stats_.load_seconds += seconds_since(start);
-    return true;
-  } catch (const std::exception& error) {
-    refuse(words_of(key), error, from_pack);
-    return false;
+    if (!active()) return;
+    if (const auto blob = encode_program(program)) keep(words_of(key), *blob);
+  } catch (...) {
+    // As above.
   }
 }
 
-void ProgramStore::store(const trace::FusedProgram& program) noexcept {
+void ProgramStore::store_code(const trace::Key& key, const trace::Code& code) noexcept {
   try {
-    if (active()) keep(words_of(program.stable_key()), encode_fused(program));
+    if (active()) keep(words_of(key), encode_code(code));
   } catch (...) {
     // As above.
   }

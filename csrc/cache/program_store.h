@@ -30,17 +30,19 @@ class ProgramStore {
  public:
   static ProgramStore& get();
 
-  // Null when nobody has it. Never throws for what is on disk: that is compiled again.
-  trace::ProgramPtr load(const trace::Key& key);
+  // What is kept of a call. Never throws for what is on disk: that is compiled again.
+  trace::Answer load(const trace::Key& key);
+  void store(const trace::Key& key, const trace::Answer& answer) noexcept;
   void store(const trace::Key& key, const trace::Program& program) noexcept;
-  // Gives a program the code that is kept under its key, if any; load_code() makes use of it.
-  void find_code(trace::Program& program);
-  // The executable of a program from disk. False when it is of no use: compile the program.
-  bool load_code(trace::Program& program) noexcept;
 
-  // The same for fused programs, of which only the executable is kept; false: nobody has it.
-  bool load(trace::FusedProgram& program) noexcept;
-  void store(const trace::FusedProgram& program) noexcept;
+  // Of other programs only the code is kept. An empty one: nobody has it.
+  trace::Runnable::Stored find_code(const trace::Key& key) noexcept;
+  void store_code(const trace::Key& key, const trace::Code& code) noexcept;
+
+  // The executable of what was found. Without one it is of no use: compile the program.
+  pjrt::LoadedExecutable load_code(const trace::Key& key, const trace::Runnable::Stored& stored,
+                                   size_t results, const std::string& name,
+                                   uint64_t fingerprint) noexcept;
 
   // Throws std::runtime_error with what differs when it is for another compiler, device or build.
   // Returns the number of programs in it.
@@ -60,6 +62,7 @@ class ProgramStore {
   void keep(Words words, const std::string& blob);
   void refuse(Words words, const std::exception& error, bool from_pack) noexcept;
   void record(Words words, std::string_view blob);
+  void count_load(bool from_pack, double saved, double took);
 
   std::mutex mutex_;
   std::once_flag packs_opened_;

@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
 
 #include <ATen/EmptyTensor.h>
 #include <c10/core/AutogradState.h>
 
+#include "csrc/base/backoff.h"
 #include "csrc/device/allocator.h"
 #include "csrc/device/current.h"
 #include "csrc/device/tensor.h"
@@ -66,6 +68,101 @@ void keep_backward_on_this_thread() {
 
 }  // namespace
 
+void Cell::wait_until(bool (Cell::*condition)() const noexcept) const {
+  base::Backoff backoff;
+  while (true) {
+    backoff.pause();
+    lock();
+    const bool over = (this->*condition)();
+    unlock();
+    if (over) return;
+  }
+}
+
+trace::ValuePtr Cell::exchange(trace::ValuePtr value) {
+  while (true) {
+    lock();
+    if (!leased_) [[likely]] {
+      std::swap(value, value_);
+      unlock();
+      return value;
+    }
+    unlock();
+    wait_until(&Cell::free);
+  }
+}
+
+Lease::Lease(Cell& cell) : cell_(&cell) {
+  while (true) {
+    cell.lock();
+    const bool mine = !cell.leased_;
+    if (mine) cell.leased_ = true;
+    cell.unlock();
+    if (mine) [[likely]]
+      return;
+    cell.wait_until(&Cell::free);
+  }
+}
+
+Lease& Lease::operator=(Lease&& other) noexcept {
+  if (this == &other) return *this;
+  end();
+  cell_ = std::exchange(other.cell_, nullptr);
+  took_ = std::move(other.took_);
+  return *this;
+}
+
+bool Lease::take(const trace::ValuePtr& value, uint32_t references) {
+  cell_->lock();
+  const bool sole = cell_->value_ == value && value->held_only_by(references + 1);
+  if (sole) {
+    took_ = std::move(cell_->value_);
+    cell_->taken_ = true;
+  }
+  cell_->unlock();
+  return sole;
+}
+
+void Lease::put(trace::ValuePtr value) noexcept {
+  cell_->lock();
+  std::swap(value, cell_->value_);
+  cell_->taken_ = false;
+  cell_->unlock();
+  took_.reset();
+}  // the old value is freed outside the lock
+
+void Lease::finish(trace::ValuePtr value) noexcept {
+  cell_->lock();
+  std::swap(value, cell_->value_);
+  cell_->taken_ = cell_->leased_ = false;
+  cell_->unlock();
+  cell_ = nullptr;
+  took_.reset();
+}
+
+void Lease::end() noexcept {
+  if (cell_ == nullptr) return;
+  cell_->lock();
+  if (cell_->taken_) cell_->value_ = std::move(took_);
+  cell_->taken_ = cell_->leased_ = false;
+  cell_->unlock();
+  cell_ = nullptr;
+}
+
+void Leases::begin() {
+  if (cells_.size() > 1) {
+    std::sort(cells_.begin(), cells_.end(), std::less<>());
+    cells_.erase(std::unique(cells_.begin(), cells_.end()), cells_.end());
+  }
+  for (Cell* cell : cells_) leases_.emplace_back(*cell);
+}
+
+Lease& Leases::of(const Cell* cell) noexcept {
+  if (leases_.size() == 1) return leases_[0];
+  const auto at = std::lower_bound(cells_.begin(), cells_.end(), cell, std::less<>());
+  return leases_[static_cast<size_t>(at - cells_.begin())];
+}
+
 c10::DataPtr make_cell_ptr(int device, size_t nbytes, trace::ValuePtr value) {
   keep_backward_on_this_thread();
   auto* cell = new Cell(device);
@@ -85,12 +182,13 @@ void resize_storage(c10::StorageImpl& storage, size_t nbytes) {
   const size_t old_nbytes = storage.nbytes();
   if (nbytes == old_nbytes) return;
   Cell* cell = cell_of(storage);
+  Lease lease(*cell);
   if (nbytes == 0) {
-    cell->store({});
+    lease.finish({});
     rehome(storage, nullptr);  // FSDP takes a null address for "freed"
   } else {
     check_room(cell->device(), nbytes);
-    if (const trace::ValuePtr value = cell->load()) cell->store(resize_value(value, nbytes));
+    if (lease.value()) lease.finish(resize_value(lease.value(), nbytes));
     if (nbytes > old_nbytes) rehome(storage, take_address(nbytes));
   }
   storage.set_nbytes(nbytes);

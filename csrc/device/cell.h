@@ -1,13 +1,16 @@
 // The context of a "tpu" Storage. All views of a storage share its cell; a write puts a new value
 // into it and never changes the old one. A cell without a value is uninitialised memory: empty()
-// touches no device.
+// touches no device. Who writes holds a lease, one at a time, from the load of the old value to the
+// store of the new one: so two threads may write two rows of one tensor, as on the CPU.
 #pragma once
 
 #include <atomic>
+#include <utility>
 
 #include <c10/core/Allocator.h>
 #include <c10/core/StorageImpl.h>
 #include <c10/core/TensorImpl.h>
+#include <c10/util/SmallVector.h>
 
 #include "csrc/trace/value.h"
 
@@ -19,29 +22,89 @@ class Cell {
 
   int device() const noexcept { return device_; }
 
-  // Each takes a few nanoseconds under a spin lock: threads may share tensors (Hogwild).
-  trace::ValuePtr load() const noexcept {
-    lock();
-    trace::ValuePtr value = value_;
-    unlock();
-    return value;
+  // The value as it was before a write under way, or after it. Waits only while the old value's
+  // memory is being given to the new one.
+  trace::ValuePtr load() const {
+    while (true) {
+      lock();
+      if (!taken_) [[likely]] {
+        trace::ValuePtr value = value_;
+        unlock();
+        return value;
+      }
+      unlock();
+      wait_until(&Cell::has_value);
+    }
   }
-  void store(trace::ValuePtr value) noexcept {
-    lock();
-    std::swap(value, value_);
-    unlock();  // the old value is freed outside the lock
-  }
+  // Waits for a write under way. Returns the old value.
+  trace::ValuePtr exchange(trace::ValuePtr value);
+  void store(trace::ValuePtr value) { exchange(std::move(value)); }
 
  private:
+  friend class Lease;
   void lock() const noexcept {
     while (busy_.test_and_set(std::memory_order_acquire)) {
     }
   }
   void unlock() const noexcept { busy_.clear(std::memory_order_release); }
+  bool has_value() const noexcept { return !taken_; }
+  bool free() const noexcept { return !leased_; }
+  // With Python's lock let go: the thread that writes may need it.
+  void wait_until(bool (Cell::*condition)() const noexcept) const;
 
-  trace::ValuePtr value_;
+  trace::ValuePtr value_;  // this and the next two only under the lock
+  bool leased_ = false;
+  bool taken_ = false;  // leased, and the value's memory is being given away
   mutable std::atomic_flag busy_ = ATOMIC_FLAG_INIT;
   int device_;
+};
+
+// The right to write a cell. Holds no lock: readers see the old value until put() or take(). Who
+// needs several cells takes their leases in the order of their addresses (see Leases), and waits
+// for no cell while it holds one that is taken.
+class Lease {
+ public:
+  Lease() noexcept = default;
+  explicit Lease(Cell& cell);
+  Lease(Lease&& other) noexcept
+      : cell_(std::exchange(other.cell_, nullptr)), took_(std::move(other.took_)) {}
+  Lease& operator=(Lease&& other) noexcept;
+  Lease(const Lease&) = delete;
+  Lease& operator=(const Lease&) = delete;
+  ~Lease() { end(); }
+
+  // As long as nothing was put; only the lease's holder changes it, so no lock is needed.
+  const trace::ValuePtr& value() const noexcept { return cell_->value_; }
+  // Gives the value's memory away: true if the cell still holds `value` and, beside the caller's
+  // `references`, nobody else does. From then on readers wait for put().
+  bool take(const trace::ValuePtr& value, uint32_t references);
+  // Lets go of the value that was taken: its memory is counted once, as the result's.
+  void forget() noexcept { took_.reset(); }
+  // The new value; finish() also ends the write.
+  void put(trace::ValuePtr value) noexcept;
+  void finish(trace::ValuePtr value) noexcept;
+  // Without a new value: the old one is there again, though its memory may be gone.
+  void end() noexcept;
+
+ private:
+  Cell* cell_ = nullptr;
+  trace::ValuePtr took_;
+};
+
+// Leases on several cells, each once.
+class Leases {
+ public:
+  // Adds a cell to be leased by begin().
+  void add(Cell* cell) { cells_.push_back(cell); }
+  void begin();
+  // For a cell that was added.
+  Lease& of(const Cell* cell) noexcept;
+  bool single() const noexcept { return leases_.size() == 1; }
+  void end() noexcept { leases_.clear(); }
+
+ private:
+  c10::SmallVector<Cell*, 2> cells_;
+  c10::SmallVector<Lease, 2> leases_;  // by address
 };
 
 // The cell of a tpu storage or of the storage of a tpu tensor.

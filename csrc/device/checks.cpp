@@ -1,13 +1,9 @@
 #include "csrc/device/checks.h"
 
 #include <algorithm>
-#include <atomic>
-#include <cstring>
-#include <iterator>
 #include <mutex>
-#include <optional>
+#include <unordered_map>
 #include <utility>
-#include <vector>
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/_linalg_check_errors.h>
@@ -15,62 +11,18 @@
 #include <c10/util/Exception.h>
 
 #include "csrc/base/journal.h"
-#include "csrc/ops/source.h"
-#include "csrc/pjrt/read.h"
-#include "csrc/pjrt/runtime.h"
 
 namespace torch_tpu::device {
 namespace {
 
 using Kind = ops::ValueCheck::Kind;
+using trace::Flags;
+using trace::FlagsPtr;
+using trace::Guard;
 
-// The flags of a program, on their way to the host. Where a transfer takes its time it starts with
-// the program, so that the read which raises finds it done.
-class Flags {
- public:
-  Flags(trace::ValuePtr flags, size_t count) : flags_(std::move(flags)), values_(count) {
-    if (!pjrt::Runtime::get().host_addressable()) early_.emplace(flags_->buffer(), bytes());
-  }
-
-  const std::vector<int64_t>& read() {
-    if (early_) {
-      std::memcpy(values_.data(), early_->wait(), bytes());
-    } else if (flags_) {
-      pjrt::read_dense(flags_->buffer(), values_.data(), bytes());
-    }
-    early_.reset();
-    flags_.reset();
-    return values_;
-  }
-
- private:
-  size_t bytes() const { return values_.size() * sizeof(int64_t); }
-
-  trace::ValuePtr flags_;  // until they are read
-  std::vector<int64_t> values_;
-  std::optional<pjrt::EarlyRead> early_;
-};
-
-struct Pending {
-  Flags flags;
-  FlagSources sources;
-  Owner program;
-
-  Pending(trace::ValuePtr value, FlagSources from, Owner owner)
-      : flags(std::move(value), from.size()), sources(std::move(from)), program(std::move(owner)) {}
-};
-
-std::mutex mutex;
-std::vector<Pending>& pending() {
-  static auto* all = new std::vector<Pending>();
-  return *all;
+bool of_linear_algebra(const Flags::Source& source) {
+  return source.check->kind == Kind::kMatrix || source.check->kind == Kind::kBatch;
 }
-std::atomic<bool> any_pending{false};
-
-// Enough to bound memory in a loop that never reads; the flags are then looked at early.
-constexpr size_t kMaxPending = 4096;
-
-std::atomic<LineText> line_text_hook{nullptr};
 
 // PyTorch itself words the error, from an info tensor like the one that has failed.
 void raise_linalg_error(int64_t value, const std::string& api_name, bool is_matrix) {
@@ -80,92 +32,150 @@ void raise_linalg_error(int64_t value, const std::string& api_name, bool is_matr
   at::_linalg_check_errors(is_matrix ? info.select(0, 0) : info, api_name, is_matrix);
 }
 
-void raise_if_violated(int64_t value, const ops::ValueCheck& check,
-                       const std::string& issued = {}) {
-  if (value == ops::kNoViolation) return;
-  if (check.kind == Kind::kMatrix || check.kind == Kind::kBatch) {
+[[noreturn]] void throw_violation(Flags& flags, size_t index) {
+  const Flags::Source& source = flags.source(index);
+  const ops::ValueCheck& check = *source.check;
+  const int64_t value = flags.value(index);
+  if (of_linear_algebra(source)) {
     raise_linalg_error(value, check.message, check.kind == Kind::kMatrix);
   }
   std::string text = check.message;
   if (const size_t at = text.find("{}"); at != std::string::npos) {
     text.replace(at, 2, std::to_string(value));
   }
-  text += issued;
+  if (source.op != nullptr) {
+    const std::string line = trace::describe(source.line);
+    text += "\nIssued by " + *source.op + (line.empty() ? "" : " at " + line) + ".";
+  }
   TORCH_CHECK_INDEX(check.kind != Kind::kIndex, text);
   TORCH_CHECK(false, text);
 }
 
-bool violated(Pending& item) {
-  const std::vector<int64_t>& values = item.flags.read();
-  return std::any_of(values.begin(), values.end(),
-                     [](int64_t value) { return value != ops::kNoViolation; });
+[[noreturn]] void raise(Flags& flags, size_t index) {
+  flags.report(index);
+  throw_violation(flags, index);
 }
 
-// Past the bound those in order are dropped, so that only violations wait for the next read.
-void add(Pending item) {
-  std::vector<Pending> full;
-  {
-    std::lock_guard lock(mutex);
-    pending().push_back(std::move(item));
-    any_pending.store(true, std::memory_order_release);
-    if (pending().size() < kMaxPending) return;
-    full.swap(pending());
+// What a thread issued and has not been told of.
+struct Issued {
+  std::vector<std::pair<FlagsPtr, uint32_t>> flags;
+  std::vector<std::exception_ptr> errors;
+  size_t look_at = 64;  // flags that make it worth looking which are in order
+};
+
+struct Registry {
+  std::mutex mutex;
+  std::unordered_map<uint32_t, Issued> threads;
+};
+
+// Leaked: threads may end after static destructors ran.
+Registry& registry() {
+  static auto* all = new Registry();
+  return *all;
+}
+
+// Forgets what a thread issued when that ends: nobody is left to tell.
+struct ThreadEnd {
+  ~ThreadEnd() {
+    Registry& all = registry();
+    const std::lock_guard lock(all.mutex);
+    all.threads.erase(trace::this_thread());
   }
-  std::erase_if(full, [](Pending& old) { return !violated(old); });
-  std::lock_guard lock(mutex);
-  pending().insert(pending().begin(), std::make_move_iterator(full.begin()),
-                   std::make_move_iterator(full.end()));
+};
+
+// Enough to bound memory in a loop that never reads.
+constexpr size_t kMaxIssued = 4096;
+
+bool settled(const std::pair<FlagsPtr, uint32_t>& item) {
+  return item.first->good() || item.first->reported(item.second);
+}
+
+void note(const FlagsPtr& flags) {
+  thread_local const ThreadEnd at_end;
+  static_cast<void>(at_end);
+  std::vector<std::pair<FlagsPtr, uint32_t>> done;  // freed outside the lock
+  Registry& all = registry();
+  const std::lock_guard lock(all.mutex);
+  for (uint32_t i = 0; i < flags->size(); ++i) {
+    Issued& issued = all.threads[flags->source(i).thread];
+    issued.flags.emplace_back(flags, i);
+    if (issued.flags.size() < issued.look_at) continue;
+    const auto middle = std::stable_partition(issued.flags.begin(), issued.flags.end(),
+                                              [](const auto& item) { return !settled(item); });
+    done.insert(done.end(), std::make_move_iterator(middle),
+                std::make_move_iterator(issued.flags.end()));
+    issued.flags.erase(middle, issued.flags.end());
+    if (issued.flags.size() > kMaxIssued) {  // values still raise what is dropped here
+      issued.flags.erase(issued.flags.begin(), issued.flags.end() - kMaxIssued);
+    }
+    issued.look_at = std::max<size_t>(64, 2 * issued.flags.size());
+  }
 }
 
 }  // namespace
 
-void check_flags(std::span<Flag> flags, const Owner& program) {
-  bool waits = !pjrt::Runtime::get().host_addressable();
-  for (auto& [flag, what] : flags) {
-    const ops::ValueCheck& check = *what;
-    // PyTorch reads the info of a factorization before it goes on, on every device.
-    if (check.kind == Kind::kMatrix || check.kind == Kind::kBatch) {
+FlagsPtr make_flags(std::vector<pjrt::Buffer> buffers, Flags::Sources sources,
+                    Flags::Owner program) {
+  auto flags =
+      c10::make_intrusive<Flags>(std::move(buffers), std::move(sources), std::move(program));
+  note(flags);
+  return flags;
+}
+
+void raise_known(Flags& flags) {
+  for (size_t i = 0; i < flags.size(); ++i) {
+    if (of_linear_algebra(flags.source(i))) {
       const base::journal::Span span(base::journal::Kind::kHostRead, "linear-algebra check");
-      raise_if_violated(Flags(std::move(flag), 1).read()[0], check);
-      continue;
-    }
-    waits = waits || !flag->buffer().is_ready();
-    if (waits) {  // so do those behind it
-      add(Pending(std::move(flag), {{&check, nullptr, {}}}, program));
-    } else {
-      raise_if_violated(*static_cast<const int64_t*>(flag->buffer().unsafe_pointer()), check);
+      if (flags.violated(i)) raise(flags, i);
+    } else if (!flags.known()) {
+      return;
+    } else if (flags.violated(i)) {
+      raise(flags, i);
     }
   }
 }
 
-void queue_flags(trace::ValuePtr flags, FlagSources sources, Owner program) {
-  add(Pending(std::move(flags), std::move(sources), std::move(program)));
+void raise_violations(const trace::GuardsPtr& guards) {
+  if (!guards) return;
+  for (const Guard& guard : guards->all) {
+    if (guard.raises()) raise(*guard.flags, guard.index);
+  }
 }
 
-void set_line_text(LineText text) { line_text_hook.store(text); }
-
-std::string line_text(const trace::IssueLine& line) {
-  const LineText hook = line_text_hook.load();
-  return hook == nullptr ? std::string() : hook(line);
+void raise_spoiling(const trace::GuardsPtr& guards) {
+  if (!guards) return;
+  for (const Guard& guard : guards->all) {
+    if (guard.spoils && guard.raises()) raise(*guard.flags, guard.index);
+  }
 }
 
-void raise_pending_checks(int) {
-  if (!any_pending.load(std::memory_order_acquire)) return;
-  std::vector<Pending> taken;
+void raise_unreported() {
+  Issued issued;
   {
-    std::lock_guard lock(mutex);
-    taken.swap(pending());
-    any_pending.store(false, std::memory_order_release);
+    Registry& all = registry();
+    const std::lock_guard lock(all.mutex);
+    const auto at = all.threads.find(trace::this_thread());
+    if (at == all.threads.end()) return;
+    std::swap(issued, at->second);
   }
-  for (Pending& item : taken) {
-    const std::vector<int64_t>& values = item.flags.read();
-    for (size_t i = 0; i < values.size(); ++i) {
-      if (values[i] == ops::kNoViolation) continue;
-      const FlagSource& source = item.sources[i];
-      std::string issued;
-      if (source.op != nullptr) issued = "\nIssued by " + *source.op + line_text(source.line) + ".";
-      raise_if_violated(values[i], *source.check, issued);
-    }
+  if (!issued.errors.empty()) std::rethrow_exception(issued.errors[0]);
+  for (const auto& [flags, index] : issued.flags) {
+    if (flags->violated(index) && !flags->reported(index)) raise(*flags, index);
+  }
+}
+
+void note_error(uint32_t thread, std::exception_ptr error) {
+  Registry& all = registry();
+  const std::lock_guard lock(all.mutex);
+  Issued& issued = all.threads[thread];
+  if (issued.errors.size() < 16) issued.errors.push_back(std::move(error));
+}
+
+std::exception_ptr violation(Flags& flags, size_t index) {
+  try {
+    throw_violation(flags, index);
+  } catch (...) {
+    return std::current_exception();
   }
 }
 

@@ -1,46 +1,39 @@
-// Checks of indices and other values that programs report through a flag. Where the flag is ready
-// at once (XLA:CPU's small programs) the error is raised by the op itself, else at the next read or
-// synchronize.
+// Violations in words, and where they are raised: by the call itself where its flags are ready at
+// once (XLA:CPU's small programs), else by each read of a value that depends on them, and by
+// synchronize() in the thread that issued the call. Which values those are: trace/flags.h.
 #pragma once
 
-#include <span>
+#include <exception>
 #include <string>
+#include <vector>
 
-#include <c10/util/SmallVector.h>
-
-#include "csrc/ops/source.h"
-#include "csrc/trace/trace.h"
+#include "csrc/trace/flags.h"
 #include "csrc/trace/value.h"
 
 namespace torch_tpu::device {
 
-// Where a flag comes from. The pointers lead into a program.
-struct FlagSource {
-  const ops::ValueCheck* check;
-  const std::string* op;  // null: the call has not returned yet, so its text need not name it
-  trace::IssueLine line;
-};
-using FlagSources = c10::SmallVector<FlagSource, 2>;
-using Owner = c10::intrusive_ptr<c10::intrusive_ptr_target>;  // of the program
+// The flags of a run. Whoever issued its calls hears of violations at the next synchronize() at the
+// latest.
+trace::FlagsPtr make_flags(std::vector<pjrt::Buffer> buffers, trace::Flags::Sources sources,
+                           trace::Flags::Owner program);
 
-struct Flag {
-  trace::ValuePtr value;  // s64[]
-  const ops::ValueCheck* check;
-};
-// Takes the flags of a program. May throw (c10::IndexError, or c10::Error for a RuntimeError) now;
-// of several violations the first, whichever flag is ready first.
-void check_flags(std::span<Flag> flags, const Owner& program);
+// For a call that has not returned: throws the first violation (c10::IndexError, or c10::Error for
+// a RuntimeError) that is known by now. Those of linear algebra are waited for, as PyTorch does on
+// every device.
+void raise_known(trace::Flags& flags);
 
-// The same for s64 flags, one per source, of calls that returned long ago: never throws a violation
-// itself, and its text names the call.
-void queue_flags(trace::ValuePtr flags, FlagSources sources, Owner program);
+// Before the elements are read: waits for the flags and throws the first violation.
+void raise_violations(const trace::GuardsPtr& guards);
+// Before the elements go into memory that is sound so far.
+void raise_spoiling(const trace::GuardsPtr& guards);
 
-// Gives " at file.py:12 in f" for a line, or "". Set once, by the bindings.
-using LineText = std::string (*)(const trace::IssueLine& line);
-void set_line_text(LineText text);
-std::string line_text(const trace::IssueLine& line);
+// The violations, and errors of launches, of calls that this thread issued and that nobody was told
+// of: throws the first.
+void raise_unreported();
+// What a call of another thread failed with, for that thread's raise_unreported().
+void note_error(uint32_t thread, std::exception_ptr error);
 
-// Waits for the flags of earlier calls and throws the first violation.
-void raise_pending_checks(int device);
+// The violation as an exception.
+std::exception_ptr violation(trace::Flags& flags, size_t index);
 
 }  // namespace torch_tpu::device

@@ -23,7 +23,7 @@ using trace::Ledger;
 constexpr c10::StreamId kPoolSize = 32;  // ids 1 to 32; new streams come after
 std::atomic<c10::StreamId> next_in_pool{0};
 std::atomic<c10::StreamId> next_id{kPoolSize + 1};
-std::atomic<LaunchPending> launch_hook{nullptr};
+LaunchPending launch_hook = nullptr;  // set while the module is imported, before the first op
 
 thread_local std::array<c10::StreamId, Ledger::kMaxDevices> current_ids{};
 
@@ -41,12 +41,10 @@ Ledger& launched_ledger(int device) {
 
 }  // namespace
 
-void set_launch_pending(LaunchPending launch) noexcept {
-  launch_hook.store(launch, std::memory_order_release);
-}
+void set_launch_pending(LaunchPending launch) noexcept { launch_hook = launch; }
 
 void launch_pending(int device) {
-  if (LaunchPending launch = launch_hook.load(std::memory_order_acquire)) launch(device);
+  if (launch_hook != nullptr) launch_hook(device);
 }
 
 bool idle(int device) { return launched_ledger(device).idle(); }
@@ -169,7 +167,7 @@ void synchronize(int device) {
     throw;
   }
   Event::synchronize_all(device);
-  raise_pending_checks(device);
+  raise_unreported();
 }
 
 }  // namespace torch_tpu::device

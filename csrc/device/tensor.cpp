@@ -139,8 +139,8 @@ namespace {
 // Over the device memory itself, with the value's sizes in row-major order.
 at::Tensor in_place(const trace::ValuePtr& value) {
   const auto options = at::TensorOptions().dtype(ops::to_scalar_type(value->dtype()));
-  value->buffer().await();
-  void* data = value->buffer().unsafe_pointer();
+  value->obtain().await();
+  void* data = value->obtain().unsafe_pointer();
   return at::from_blob(data, value->dims(), [value](void*) {}, options);
 }
 
@@ -151,8 +151,8 @@ bool read_begun(const trace::DeviceValue& value, void* dst) {
   return true;
 }
 
-// The value's elements in host memory, laid out as its strides say. On XLA:CPU this is the device
-// memory itself when that is possible; the tensor then keeps the value alive.
+}  // namespace
+
 at::Tensor base_on_host(const trace::ValuePtr& value) {
   const c10::ScalarType dtype = ops::to_scalar_type(value->dtype());
   const auto options = at::TensorOptions().dtype(dtype);
@@ -174,9 +174,11 @@ at::Tensor base_on_host(const trace::ValuePtr& value) {
     }
     layout = pjrt::HostLayout::byte_strides(std::move(byte_strides));
   }
-  value->buffer().copy_to_host(host.mutable_data_ptr(), host.nbytes(), layout).await();
+  value->obtain().copy_to_host(host.mutable_data_ptr(), host.nbytes(), layout).await();
   return host;
 }
+
+namespace {
 
 bool is_whole(const trace::DeviceValue& value, const at::Tensor& tensor) {
   return tensor.storage_offset() == 0 && tensor.sizes() == value.dims() &&
@@ -192,11 +194,16 @@ bool worth_moving_base(const trace::DeviceValue& value, const at::Tensor& tensor
          value.bytes() <= 4 * static_cast<int64_t>(tensor.nbytes());
 }
 
-// Ops that were only recorded have no checks to raise yet: those of the value's own program must
-// come with this read, not with the next one.
-void launch_and_raise_checks(const trace::ValuePtr& value, int device) {
-  if (value) value->buffer();
-  raise_pending_checks(device);
+// Before elements are read: launches the value, and raises what it depends on.
+void prepare_read(const trace::ValuePtr& value) {
+  if (!value) return;
+  try {
+    value->obtain();
+  } catch (...) {
+    raise_violations(value->guards());  // notes that it was told
+    throw;
+  }
+  raise_violations(value->guards());
 }
 
 }  // namespace
@@ -207,25 +214,25 @@ bool download_bytes(const at::Tensor& tensor, void* dst) {
       !tensor.is_non_overlapping_and_dense()) {
     return false;
   }
-  launch_and_raise_checks(value, tensor.device().index());
+  prepare_read(value);
   const size_t bytes = tensor.nbytes();
   if (pjrt::Runtime::get().host_addressable()) {
     // What a promise has delivered is host memory that has been written: nothing to wait for.
-    if (!value->promise()) value->buffer().await();
-    const char* base = static_cast<const char*>(value->buffer().unsafe_pointer());
+    if (!value->promise()) value->obtain().await();
+    const char* base = static_cast<const char*>(value->obtain().unsafe_pointer());
     std::memmove(dst, base + tensor.storage_offset() * static_cast<int64_t>(tensor.itemsize()),
                  bytes);
     return true;
   }
   if (tensor.storage_offset() != 0 || value->bytes() != static_cast<int64_t>(bytes)) return false;
-  if (!read_begun(*value, dst)) pjrt::read_dense(value->buffer(), dst, bytes);
+  if (!read_begun(*value, dst)) pjrt::read_dense(value->obtain(), dst, bytes);
   return true;
 }
 
 at::Tensor host_view(const at::Tensor& tensor) {
   const int index = tensor.device().index();
   const trace::ValuePtr value = cell_of(*tensor.unsafeGetTensorImpl())->load();
-  launch_and_raise_checks(value, index);
+  prepare_read(value);
   const auto options = at::TensorOptions().dtype(tensor.scalar_type());
   if (!value || tensor.numel() == 0) return at::zeros(tensor.sizes(), options);
   if (!worth_moving_base(*value, tensor)) {
@@ -268,7 +275,7 @@ at::Tensor to_host_zero_copy(const at::Tensor& tensor) {
               "the memory of this tpu device is not host memory: use tensor.cpu()");
   const int index = tensor.device().index();
   const trace::ValuePtr value = cell_of(*tensor.unsafeGetTensorImpl())->load();
-  launch_and_raise_checks(value, index);
+  prepare_read(value);
   TORCH_CHECK(value && value->contiguous() && value->dtype() == ops::to_dtype(tensor.scalar_type()),
               "this tensor has no memory that can be shared: use tensor.cpu()");
   const at::Tensor base = base_on_host(value);

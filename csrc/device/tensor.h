@@ -24,6 +24,11 @@ PJRT_Buffer_Type buffer_type(stablehlo::DType dtype);
 // may read the host memory in place for as long as the value lives, and `host` is kept alive.
 trace::ValuePtr upload(const at::Tensor& host, int device, bool keep_alive_zero_copy = false);
 
+// The value's elements in host memory, laid out as its strides say, whatever they depend on. On
+// XLA:CPU this is the device memory itself when that is possible; the tensor then keeps the value
+// alive. Not to be written.
+at::Tensor base_on_host(const trace::ValuePtr& value);
+
 // A CPU tensor with the elements of `tensor` (its sizes and, where dense, its strides). Waits.
 // Views are taken on the host from the base where that moves little; no program is compiled then.
 at::Tensor download(const at::Tensor& tensor);

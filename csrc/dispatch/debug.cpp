@@ -89,7 +89,7 @@ void DebugCall::guard(const std::function<void()>& body) {
 
 void DebugCall::check(const c10::Stack& stack, const Op& op) {
   guard([&] { trace::Ledger::of(device_).synchronize(); });
-  device::raise_pending_checks(device_);
+  device::raise_unreported();
   if (!debug_nans()) return;
   std::vector<at::Tensor> results;
   for (size_t i = stack.size() - op.returns.size(); i < stack.size(); ++i) {

@@ -26,8 +26,8 @@ bool sizes_change(const trace::Program& program) {
 }
 
 // A decomposition may have failed for reasons that lie in this process.
-bool worth_keeping(const Op& op, const trace::Program& program) {
-  return op.entry->lower != nullptr || program.refusal.empty();
+bool worth_keeping(const Op& op, const trace::Answer& answer) {
+  return op.entry->lower != nullptr || std::holds_alternative<trace::ProgramPtr>(answer);
 }
 
 // A kernel of the user's may change while its name and key stay: its programs are known by their
@@ -38,38 +38,43 @@ void add_text(trace::Key& key, const std::string& text) {
   key.add(digest.low);
 }
 
-void load_code(trace::Program& program) {
-  const trace::ProgramPtr stored = cache::ProgramStore::get().load(program.key);
-  if (!stored || stored->code.empty()) return;
-  program.code = std::move(stored->code);
-  program.origin = stored->origin;
-  program.compile_seconds = stored->compile_seconds;
+void find_code(trace::Program& program) {
+  const trace::Answer stored = cache::ProgramStore::get().load(program.key);
+  if (const auto* known = std::get_if<trace::ProgramPtr>(&stored)) {
+    program.stored = std::move((*known)->stored);
+  }
 }
 
 }  // namespace
 
-trace::ProgramPtr load_or_build(const Frame& frame, uint64_t hash) {
+trace::Answer load_or_build(const Frame& frame, uint64_t hash) {
   note_miss(frame);
   cache::ProgramCache& memory = cache::ProgramCache::get();
   cache::ProgramStore& store = cache::ProgramStore::get();
   const bool lasting = has_lasting_meaning(frame.op.name);
   if (lasting) {
-    if (trace::ProgramPtr program = store.load(frame.key)) {
+    trace::Answer stored = store.load(frame.key);
+    if (trace::is_known(stored)) {
       if (frame.op.entry->lower == nullptr) add_decomposed_op(frame.op.name);
-      if (mode() == base::Mode::kFused && program->fusible && sizes_change(*program)) {
-        add_node(frame, *program);
+      if (auto* program = std::get_if<trace::ProgramPtr>(&stored)) {
+        (*program)->lasting = true;
+        if (mode() == base::Mode::kFused && (*program)->fusible && sizes_change(**program)) {
+          add_node(frame, **program);
+        }
       }
-      return memory.insert(frame.key, hash, std::move(program));
+      return memory.insert(frame.key, hash, std::move(stored));
     }
   }
-  trace::ProgramPtr built =
+  trace::Answer built =
       frame.op.entry->lower == nullptr ? build_decomposed(frame) : build_program(frame);
-  built->key = frame.key;
-  if (ops::as_foreign(*frame.op.entry) != nullptr) {
-    add_text(built->key, built->text);
-    load_code(*built);
+  if (auto* program = std::get_if<trace::ProgramPtr>(&built)) {
+    (*program)->key = frame.key;
+    if (ops::as_foreign(*frame.op.entry) != nullptr) {
+      add_text((*program)->key, (*program)->text);
+      find_code(**program);
+    }
   }
-  if (lasting && worth_keeping(frame.op, *built)) store.store(frame.key, *built);
+  if (lasting && worth_keeping(frame.op, built)) store.store(frame.key, built);
   return memory.insert(frame.key, hash, std::move(built));
 }
 

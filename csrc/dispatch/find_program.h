@@ -7,7 +7,7 @@
 
 namespace torch_tpu::dispatch {
 
-// The program is in the memory cache when this returns.
-trace::ProgramPtr load_or_build(const Frame& frame, uint64_t hash);
+// The answer is in the memory cache when this returns.
+trace::Answer load_or_build(const Frame& frame, uint64_t hash);
 
 }  // namespace torch_tpu::dispatch

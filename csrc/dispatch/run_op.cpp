@@ -1,5 +1,5 @@
-// The boxed kernel: key, lookup, then execute on the calling thread and wrap the outputs, or record
-// (fused.cpp). What happens on a cache miss is in build.cpp.
+// The boxed kernel: key, lookup, then execute on the calling thread and wrap the outputs, or leave
+// the call to Fused Eager (fuse/pending.h). What happens on a miss is in find_program.h.
 #include <ATen/core/Tensor.h>
 
 #include "csrc/base/journal.h"
@@ -27,13 +27,37 @@ namespace {
 base::journal::Cut why_not_fused(const trace::Program& program) {
   using base::journal::Cut;
   if (program.num_counts > 0) return Cut::kDataDependentSize;
-  return program.has_node ? Cut::kLinalgCheck : Cut::kUnsupportedOp;
+  return program.has_node() ? Cut::kLinalgCheck : Cut::kUnsupportedOp;
 }
 
-void run_now(trace::Program& program, const Frame& frame, Execution& run) {
+// The arguments' buffers, and what the results will depend on. An operand that a bad index may have
+// spoiled is looked into before it goes into a tensor that is sound.
+void add_arguments(const Frame& frame, Execution& run, trace::GuardUnion& guards) {
   for (const TensorRef& ref : frame.tensors) {
-    if (ref.is_input) run.args.push_back(ref.value->raw());
+    if (!ref.is_input) continue;
+    run.args.push_back(ref.value->obtain_raw());
+    if (!ref.value->guards()) continue;
+    if (frame.op.writes && !ref.written) device::raise_spoiling(ref.value->guards());
+    guards.add(ref.value->guards());
   }
+}
+
+// From here on nobody else can get hold of the memory that the program takes.
+void take_donated(Frame& frame, Execution& run) {
+  int64_t input = 0;
+  for (TensorRef& ref : frame.tensors) {
+    if (!ref.is_input) continue;
+    if (ref.donated && !frame.leases.of(ref.cell).take(ref.value, /*references=*/1)) {
+      run.keep.push_back(input);
+      run.kept_bytes += ref.value->bytes();
+    }
+    ++input;
+  }
+}
+
+void run_now(trace::Program& program, Frame& frame, Execution& run, trace::GuardUnion& guards) {
+  ensure_compiled(program);  // before the memory is taken: readers would wait for it
+  add_arguments(frame, run, guards);
   c10::SmallVector<float, 4> f32;
   c10::SmallVector<double, 4> f64;
   c10::SmallVector<int64_t, 4> s64;
@@ -42,32 +66,45 @@ void run_now(trace::Program& program, const Frame& frame, Execution& run) {
   run.f64 = {f64.data(), f64.size()};
   run.s64 = {s64.data(), s64.size()};
   reserve_random(frame, program, run.rng);
+  if (frame.op.writes) take_donated(frame, run);
   execute(program, run, frame.device);
 }
 
 // Wraps the outputs and puts the results in place of the arguments on the stack.
-void finish(const trace::ProgramPtr& owner, Frame& frame, Execution& run, c10::Stack* stack) {
+void finish(const trace::ProgramPtr& owner, Frame& frame, Execution& run, trace::GuardUnion& guards,
+            c10::Stack* stack) {
   const trace::Program& program = *owner;
-  size_t next = 0;
+  const size_t first_flag = run.outs.size() - program.checks.size();
+  const trace::FlagsPtr flags = take_flags(owner, run.outs, first_flag);
   Counts counts;
   if (program.num_counts > 0) {
-    const size_t at = run.outs.size() - program.checks.size() - 1;
-    counts = read_counts(run.outs[at], program.num_counts, frame.device);
+    // As any read does.
+    if (flags) {
+      static_cast<void>(flags->value(0));
+      device::raise_known(*flags);
+    }
+    const trace::GuardsPtr inputs = guards.take();
+    device::raise_violations(inputs);
+    guards.add(inputs);
+    const pjrt::Buffer buffer(pjrt::Runtime::get().api(), run.outs.take(first_flag - 1));
+    counts = read_counts(buffer, program.num_counts);
   }
+  const trace::GuardsPtr inherited = guards.take();
+  size_t next = 0;
   place_results(program.outputs, program.numbers, counts, frame, stack, [&](const auto& output) {
-    return c10::make_intrusive<trace::DeviceValue>(
-        run.outs[next++], output.value_dtype, output.base_sizes, output.base_strides, frame.device);
+    auto value = c10::make_intrusive<trace::DeviceValue>(run.outs.take(next++), output.value_dtype,
+                                                         output.base_sizes, output.base_strides,
+                                                         frame.device);
+    if (inherited || flags) {
+      trace::GuardUnion all;
+      all.add(inherited);
+      // A write with an index out of range wrote nothing there.
+      for (uint32_t i = 0; flags && i < flags->size(); ++i) all.add(flags, i, output.write < 0);
+      value->guard(all.take());
+    }
+    return value;
   });
-  if (program.num_counts > 0) ++next;
-  c10::SmallVector<device::Flag, 2> flags;
-  for (const ops::ValueCheck& check : program.checks) {
-    flags.push_back({c10::make_intrusive<trace::DeviceValue>(
-                         run.outs[next++], stablehlo::DType::kS64, trace::ShapeRef{},
-                         trace::ShapeRef{}, frame.device),
-                     &check});
-  }
-  if (!flags.empty()) device::check_flags(flags, owner);
-  if (program.num_counts > 0) device::raise_pending_checks(frame.device);  // as any read does
+  if (flags) device::raise_known(*flags);
 }
 
 }  // namespace
@@ -87,39 +124,51 @@ void run_op(const Op& op, c10::Stack* stack) {
   const c10::IValue* args = stack->data() + (stack->size() - op.args.size());
   const base::Mode eager = mode();
   const bool fused = eager == base::Mode::kFused;
+  bool launched = false;
   while (true) {
-    Frame frame(op, args, /*donate=*/!fused);
+    Frame frame(op, args, fused ? fused_writes() : Frame::Writes::kDonate);
     const uint64_t hash = frame.key.hash();
     cache::ProgramCache& cache = cache::ProgramCache::get();
-    trace::ProgramPtr program = cache.find(frame.key, hash);
-    if (!program) program = load_or_build(frame, hash);
-    if (!program->runnable()) {
-      if (program->refusal.empty()) {
-        apply_resizes(program->resizes, frame);
+    trace::Answer answer = cache.find(frame.key, hash);
+    if (!trace::is_known(answer)) answer = load_or_build(frame, hash);
+    auto* known = std::get_if<trace::ProgramPtr>(&answer);
+    if (known == nullptr) [[unlikely]] {
+      frame.leases.end();  // both write the tensors themselves
+      if (const auto* resizes = std::get_if<std::shared_ptr<const trace::Resizes>>(&answer)) {
+        apply_resizes(**resizes, frame);
         continue;  // with the new sizes
       }
-      run_otherwise(op, stack, program->refusal);
+      run_otherwise(op, stack, std::get<std::shared_ptr<const trace::Refusal>>(answer)->why);
       return;
     }
+    const trace::ProgramPtr program = std::move(*known);
     if (fused && program->fusible) {
       if (program->wants_node.load(std::memory_order_relaxed)) [[unlikely]]
         add_node(frame, *program);
-      record_call(frame, std::move(program), stack);
-      return;
+      if (issue_call(frame, program, stack)) return;
+      frame.leases.end();  // who launches may wait for somebody who needs them
+      make_room(frame.device, *program);
+      continue;
     }
-    if (fused) launch_pending(frame.device, why_not_fused(*program));
+    if (fused && !launched) {
+      launched = true;
+      frame.leases.end();  // who launches may wait for somebody who needs them
+      launch_pending(frame.device, why_not_fused(*program));
+      continue;
+    }
     Execution run;
+    trace::GuardUnion guards;
     if (eager == base::Mode::kDebug) {
-      DebugCall record(frame);
-      record.guard([&] {
-        run_now(*program, frame, run);
-        finish(program, frame, run, stack);
+      DebugCall debugged(frame);
+      debugged.guard([&] {
+        run_now(*program, frame, run, guards);
+        finish(program, frame, run, guards, stack);
       });
-      record.check(*stack, op);
+      debugged.check(*stack, op);
       return;
     }
-    run_now(*program, frame, run);
-    finish(program, frame, run, stack);
+    run_now(*program, frame, run, guards);
+    finish(program, frame, run, guards, stack);
     return;
   }
 }

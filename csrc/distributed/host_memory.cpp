@@ -86,13 +86,13 @@ bool Source::ready() const {
   if (!value_) return true;
   if (!host_addressable() || value_->awaited() != nullptr) return false;
   if (value_->promise()) return true;  // delivered as host memory that has been written
-  return value_->buffer().is_ready();
+  return value_->obtain().is_ready();
 }
 
 bool Source::launched() const {
   if (!value_) return true;
   if (value_->awaited() != nullptr) return false;
-  value_->buffer();  // throws what its launch failed with
+  value_->obtain();  // throws what its launch failed with
   return true;
 }
 
@@ -101,7 +101,7 @@ bool Source::await_launch(std::chrono::milliseconds promise_timeout) const {
   if (const trace::PromisePtr& promise = value_->promise()) {
     if (!promise->wait_for(promise_timeout)) return false;
   }
-  value_->buffer();
+  value_->obtain();
   return true;
 }
 
@@ -110,24 +110,24 @@ bool Source::await(std::chrono::milliseconds promise_timeout) const {
   if (const trace::PromisePtr& promise = value_->promise()) {
     if (!promise->wait_for(promise_timeout)) return false;
   }
-  value_->buffer().await();
+  value_->obtain().await();
   return true;
 }
 
 at::Tensor Source::host() const {
   if (!value_) return new_host(sizes_, dtype_).zero_();
   if (host_addressable()) {
-    char* data = static_cast<char*>(value_->buffer().unsafe_pointer());
+    char* data = static_cast<char*>(value_->obtain().unsafe_pointer());
     return over(data + offset_ * item_, sizes_, dtype_, [value = value_](void*) {});
   }
   at::Tensor host = new_host(sizes_, dtype_);
-  value_->buffer().copy_to_host(host.mutable_data_ptr(), host.nbytes()).await();
+  value_->obtain().copy_to_host(host.mutable_data_ptr(), host.nbytes()).await();
   return host;
 }
 
 bool Source::worth_taking() const {
-  return value_ && nbytes() >= kWorthTaking && host_addressable() && value_->donatable() &&
-         offset_ == 0 && value_->bytes() == nbytes() && value_.use_count() == 1 &&
+  return value_ && nbytes() >= kWorthTaking && host_addressable() && offset_ == 0 &&
+         value_->bytes() == nbytes() && value_->held_only_by(1) &&
          trace::Ledger::of(value_->device()).programs_idle();
 }
 
@@ -137,11 +137,11 @@ Memory Source::into_memory() {
   if (!value_) {
     memory.host().zero_();
   } else if (host_addressable()) {
-    const char* data = static_cast<const char*>(value_->buffer().unsafe_pointer());
+    const char* data = static_cast<const char*>(value_->obtain().unsafe_pointer());
     std::memcpy(memory.host().mutable_data_ptr(), data + offset_ * item_,
                 static_cast<size_t>(nbytes()));
   } else {
-    value_->buffer().copy_to_host(memory.host().mutable_data_ptr(), memory.host().nbytes()).await();
+    value_->obtain().copy_to_host(memory.host().mutable_data_ptr(), memory.host().nbytes()).await();
   }
   value_.reset();
   return memory;
@@ -181,8 +181,8 @@ Target::Target(const at::Tensor& tensor, const trace::PromisePtr& promise, bool 
                                                    device_);
   device::Cell* cell = device::cell_of(*tensor.unsafeGetTensorImpl());
   if (covers_storage(tensor) && !tensor.is_conj() && !tensor.is_neg()) {
-    if (!keep) old_ = cell->load();
-    cell->store(value_);
+    old_ = cell->exchange(value_);
+    if (keep) old_.reset();
   } else {
     copy_ = {tensor, device::make_tensor(tensor.sizes(), strides, dtype_, device_, value_)};
   }
@@ -192,8 +192,8 @@ void Target::use_new_memory() {
   trace::ValuePtr old = std::move(old_);
   const int64_t bytes = value_->bytes();
   // Only where nothing that runs can still be reading it; waiting for that is not worth it.
-  if (old && old.use_count() == 1 && host_addressable() && bytes >= kWorthTaking &&
-      old->bytes() == bytes && old->donatable() && old->awaited() == nullptr && !old->pending() &&
+  if (old && old->held_only_by(1) && host_addressable() && bytes >= kWorthTaking &&
+      old->bytes() == bytes && old->awaited() == nullptr && !old->pending() &&
       trace::Ledger::of(device_).programs_idle()) {
     memory_ = Memory(std::move(old), sizes_, dtype_);
     return;

@@ -8,7 +8,6 @@
 
 #include <c10/util/Exception.h>
 
-#include "csrc/dispatch/sharded/sharded_code.h"
 #include "csrc/pjrt/runtime.h"
 
 namespace torch_tpu::distributed {
@@ -65,30 +64,25 @@ std::shared_ptr<XlaProgram> XlaProgram::get(const XlaCollective& what,
 }
 
 XlaProgram::XlaProgram(const XlaCollective& what, const std::vector<int64_t>& devices)
-    : what_(what), program_(c10::make_intrusive<trace::Program>()) {
-  trace::Program& program = *program_;
-  program.name = std::string("collective_") + name_of(what.kind);
-  program.outputs.resize(what.outputs.size());
+    : what_(what),
+      code_(std::string("collective_") + name_of(what.kind), xla_module(what), devices,
+            what.outputs.size(), all_are_here(devices)) {
   for (const stablehlo::Dims& dims : what.outputs) {
-    program.new_bytes += stablehlo::product(dims) * stablehlo::dtype_bytes(what.dtype);
+    new_bytes_ += stablehlo::product(dims) * stablehlo::dtype_bytes(what.dtype);
   }
-  dispatch::load_sharded(program, xla_module(what), devices, all_are_here(devices));
 }
 
 std::vector<std::vector<pjrt::Buffer>> XlaProgram::run(
     const std::vector<std::vector<trace::ValuePtr>>& args, bool donate) {
   std::vector<std::vector<PJRT_Buffer*>> raw(args.size());
   for (size_t d = 0; d < args.size(); ++d) {
-    for (const trace::ValuePtr& value : args[d]) raw[d].push_back(value->raw());
-    if (!donate) trace::Ledger::of(args[d].at(0)->device()).check_room(program_->new_bytes);
+    for (const trace::ValuePtr& value : args[d]) raw[d].push_back(value->obtain_raw());
+    if (!donate) trace::Ledger::of(args[d].at(0)->device()).check_room(new_bytes_);
   }
   const int64_t first = 0;
   const std::span<const int64_t> keep(&first, what_.in_place() && !donate ? 1 : 0);
   std::vector<std::vector<pjrt::Buffer>> results;
-  for (const auto& outs : dispatch::start_sharded(*program_, raw, keep)) {
-    auto& mine = results.emplace_back();
-    for (PJRT_Buffer* buffer : outs) mine.emplace_back(pjrt::Runtime::get().api(), buffer);
-  }
+  for (dispatch::Outputs& outs : code_.start(raw, keep)) results.push_back(outs.take_from(0));
   return results;
 }
 

@@ -6,8 +6,9 @@
 #include <string>
 #include <vector>
 
+#include "csrc/dispatch/sharded/sharded_code.h"
 #include "csrc/distributed/xla_module.h"
-#include "csrc/trace/program.h"
+#include "csrc/trace/value.h"
 
 namespace torch_tpu::distributed {
 
@@ -29,7 +30,8 @@ class XlaProgram {
   XlaProgram(const XlaCollective& what, const std::vector<int64_t>& devices);
 
   const XlaCollective what_;
-  trace::ProgramPtr program_;
+  dispatch::ShardedCode code_;
+  int64_t new_bytes_ = 0;
 };
 
 // As if the compiler took nothing. For tests of that path.

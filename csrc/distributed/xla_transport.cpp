@@ -97,9 +97,9 @@ std::vector<WorkPtr> XlaTransport::start(const XlaCollective& what, const CallPt
     const int32_t one = 1;
     part.args.push_back(dispatch::upload_pack(stablehlo::DType::kS32, &one, 1, place_.device));
   } else {
-    part.donate = part.args[0]->donatable() && part.args[0].use_count() == 1;
+    part.donate = part.args[0]->held_only_by(1);
   }
-  for (const trace::ValuePtr& value : part.args) value->raw();  // may make it, which takes time
+  for (const trace::ValuePtr& value : part.args) value->obtain();  // may make it, which takes time
   auto work = c10::make_intrusive<XlaWork>();
   part.done = [call, future = work->getFuture()](std::vector<pjrt::Buffer> outputs,
                                                  const std::exception_ptr& error) {

@@ -18,6 +18,8 @@ void read_dense(const Buffer& buffer, void* dst, size_t bytes);
 class EarlyRead {
  public:
   EarlyRead(const Buffer& buffer, size_t bytes);
+  // Whether wait() would return at once.
+  bool ready() const { return arrival_.is_ready(); }
   // Waits; throws what the array's program failed with.
   const char* wait() const;
 

@@ -42,7 +42,7 @@ Boundary find_boundary(const FusedProgram& piece, const Forms& forms, int64_t n)
   std::vector<FormsRef> outputs;
   FormsRef rest = forms;
   for_each_node(piece, [&](size_t at, size_t refs) {
-    Node node = *piece.nodes[at]->node;
+    Node node = piece.nodes[at]->node();
     const NodeForms here = take_forms(rest, n, node);
     for (size_t i = 0; i < node.tensors.size(); ++i) {
       if (node.tensors[i].input < 0) continue;
@@ -92,7 +92,7 @@ Bounds plan_bounds(const FusedProgram& piece, std::shared_ptr<const Forms> forms
   // Sizes of 1 and 0 mean something else: they repeat, and strides beside them are free.
   FormsRef rest = *forms;
   for_each_node(piece, [&](size_t at, size_t) {
-    Node node = *piece.nodes[at]->node;
+    Node node = piece.nodes[at]->node();
     const NodeForms here = take_forms(rest, n, node);
     const auto raise = [&](FormsRef sizes) {
       for (const Form& form : sizes) {

@@ -24,7 +24,7 @@ bool describe(const FusedProgram& piece, Key& structure, Numbers& numbers) {
     for (int i = 0; i < program.num_inputs; ++i) {
       structure.add(uint64_t{piece.words[refs + static_cast<size_t>(i)]});
     }
-    known = known && describe(*program.node, numbers, structure);
+    known = known && describe(program.node(), numbers, structure);
   });
   structure.add(~uint64_t{0});
   for (uint32_t k : piece.alive) structure.add(uint64_t{k});

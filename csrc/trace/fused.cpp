@@ -25,6 +25,7 @@ FusedProgram::FusedProgram(const Segment& segment, const Signature& signature)
       checks.push_back({&check, static_cast<uint32_t>(n)});
     }
   }
+  dependencies = find_dependencies(words, nodes);
   for (uint32_t k : alive) new_bytes += segment.outputs[k]->bytes();
   for (const auto& donation : donated) new_bytes -= signature.externals[donation.external]->bytes();
   const Key key = stable_key();
@@ -36,9 +37,21 @@ FusedProgram::FusedProgram(const Segment& segment, const Signature& signature)
 
 FusedProgram::~FusedProgram() = default;
 
+std::shared_ptr<Family> FusedProgram::family() const {
+  const std::lock_guard lock(family_mutex_);
+  return family_;
+}
+
+void FusedProgram::join(std::shared_ptr<Family> family) noexcept { family_ = std::move(family); }
+
+void FusedProgram::serve(Service service) {
+  kept_service_ = std::make_unique<const Service>(std::move(service));
+  service_.store(kept_service_.get(), std::memory_order_release);
+}
+
 bool FusedProgram::lowerable() const {
   for (const ProgramPtr& node : nodes) {
-    if (!node->has_node.load(std::memory_order_acquire)) return false;
+    if (!node->has_node()) return false;
   }
   return true;
 }

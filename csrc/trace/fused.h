@@ -5,10 +5,12 @@
 
 #include <atomic>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
-#include "csrc/pjrt/executable.h"
+#include "csrc/trace/code.h"
+#include "csrc/trace/dependencies.h"
 #include "csrc/trace/trace.h"
 
 namespace torch_tpu::trace {
@@ -30,13 +32,6 @@ struct Bounds;
 class Family;
 
 struct FusedProgram final : public c10::intrusive_ptr_target {
-  enum class State : uint8_t {
-    kSeen,       // runs as single ops
-    kCompiling,  // in the background; the same
-    kReady,
-    kFailed,  // as single ops for good
-  };
-
   FusedProgram(const Segment& segment, const Signature& signature);
   ~FusedProgram() override;
 
@@ -53,6 +48,7 @@ struct FusedProgram final : public c10::intrusive_ptr_target {
     uint32_t node;
   };
   std::vector<Check> checks;
+  Dependencies dependencies;
   int64_t new_bytes = 0;  // of its results, less what is donated
   uint64_t fingerprint;   // of the ops and how they are wired: the same in every process
   std::string name;       // "fused_<fingerprint>"
@@ -68,29 +64,36 @@ struct FusedProgram final : public c10::intrusive_ptr_target {
   // The number of ops from the start that have the same names.
   size_t alike(const FusedProgram& other) const;
 
-  // Written by the thread that compiles, before the state becomes kReady or kFailed.
-  pjrt::LoadedExecutable executable;
-  std::string failure;
-  double compile_seconds = 0;
-  int64_t temp_bytes = 0;  // what a run needs beside its results
-  Program::Origin origin = Program::Origin::kCompiled;
-
-  std::atomic<State> state{State::kSeen};
+  Code code;  // until it is ready, and for good where it fails, the ops run one by one
   std::atomic<uint64_t> sights{0};
   std::atomic<uint64_t> runs{0};  // as one program
 
   // Of a bounded program only: what it serves. Its nodes are those of the piece it was made for.
   std::unique_ptr<const Bounds> bounds;
-  // Of a piece: those of the same structure, and the program that serves it with others and the
-  // size to run that with. Written by the thread that launches.
-  std::shared_ptr<Family> family;
-  c10::intrusive_ptr<FusedProgram> bounded;
-  int64_t size = 0;
+  // Of a piece: the program that serves it with others, and the size to run that with.
+  struct Service {
+    c10::intrusive_ptr<FusedProgram> program;
+    int64_t size = 0;
+  };
+  const Service* service() const noexcept { return service_.load(std::memory_order_acquire); }
+  // And those of the same structure. The threads that launch on several devices may ask for both at
+  // once: who looks for them holds the mutex.
+  std::shared_ptr<Family> family() const;
+  std::mutex& family_mutex() const noexcept { return family_mutex_; }
+  const std::shared_ptr<Family>& joined() const noexcept { return family_; }  // under the mutex
+  void join(std::shared_ptr<Family> family) noexcept;                         // under the mutex
+  void serve(Service service);  // under the mutex; once
 
   // All nodes can be lowered (one that came from the disk cache first has to be called again).
   bool lowerable() const;
   // Words that mean the same in every process: for the disk cache.
   Key stable_key() const;
+
+ private:
+  mutable std::mutex family_mutex_;
+  std::shared_ptr<Family> family_;
+  std::unique_ptr<const Service> kept_service_;
+  std::atomic<const Service*> service_{nullptr};
 };
 
 using FusedPtr = c10::intrusive_ptr<FusedProgram>;

@@ -45,6 +45,7 @@ class Planner {
   void cut(size_t count);
 
   size_t pending() const noexcept { return hashes_.size(); }
+  int64_t bytes() const noexcept { return bytes_; }  // of all pending results
   const PlannerLimits& limits() const noexcept { return limits_; }
   void set_limits(const PlannerLimits& limits) { limits_ = limits; }
 

@@ -1,28 +1,44 @@
-// A compiled program and what a caller needs to run it without looking at the op again.
+// Programs of one call and of recorded graphs, and what else there is to know of a call: that out=
+// tensors must be resized first, or that there is no program. See Code for how they are compiled.
 #pragma once
 
 #include <atomic>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include <c10/core/ScalarType.h>
 #include <c10/util/intrusive_ptr.h>
 
 #include "csrc/ops/source.h"
-#include "csrc/pjrt/executable.h"
+#include "csrc/trace/code.h"
 #include "csrc/trace/key.h"
 #include "csrc/trace/node.h"
 #include "csrc/trace/value.h"
 
 namespace torch_tpu::trace {
 
-// Immutable once published, except for the counters and what ensure_compiled() and the node's own
-// mutex guard.
-struct Program final : public c10::intrusive_ptr_target {
+// Code and all that a caller needs to run it. Immutable once others have it, except for the code
+// and the counter.
+struct Runnable : public c10::intrusive_ptr_target {
   std::string name;
-  pjrt::LoadedExecutable executable;
+  Key key;                   // under which it is kept on disk; empty: it is not
+  uint64_t fingerprint = 0;  // of its text
+  Code code;
+  mutable std::atomic<uint64_t> runs{0};
+
+  // What the code is made of, by who claims it: code from disk, or else text. Dropped then.
+  std::string text;
+  struct Stored {
+    std::string code;
+    Code::Origin origin = Code::Origin::kDisk;
+    double compile_seconds = 0;
+  };
+  Stored stored;
+  bool lasting = false;  // to be kept on disk once it is compiled
 
   struct Output {
     bool defined = true;
@@ -38,60 +54,52 @@ struct Program final : public c10::intrusive_ptr_target {
     std::optional<Extent> extent;  // the tensor is a prefix of the value: see Extent
   };
   std::vector<Output> outputs;
-  std::vector<c10::IValue> numbers;  // per return of the op: what is not a tensor
+  int num_counts = 0;  // one more output, s64[num_counts], between the results and the checks
   std::vector<ops::ValueCheck> checks;
   // Inputs after the arguments and the scalar packs: values the program keeps, and in place of an
   // undefined one the generator's state.
   std::vector<ValuePtr> extra_inputs;
-  uint64_t draws = 0;     // random numbers a run may take from the generator
-  int num_counts = 0;     // one more output, s64[num_counts], between the results and the checks
-  int64_t new_bytes = 0;  // what running it allocates
-  int pack_sizes[kNumCarriers] = {0, 0, 0};
+  uint64_t draws = 0;        // random numbers a run may take from the generator
+  int num_inputs = 0;        // arguments
+  int64_t new_bytes = 0;     // what running it allocates
+  int64_t output_bytes = 0;  // of its results
+};
+using RunnablePtr = c10::intrusive_ptr<Runnable>;
 
-  // An out= call whose tensors must first be resized: nothing is compiled; resize and call again.
-  struct Resize {
-    int tensor;
-    Shape sizes;
-    Shape strides;
-  };
-  std::vector<Resize> resizes;
-  // Neither lowered nor decomposed, and why: kept so that the next call need not try again.
-  std::string refusal;
-  bool runnable() const { return resizes.empty() && refusal.empty(); }
+// The program of one call.
+struct Program final : public Runnable {
+  std::vector<c10::IValue> numbers;  // per return of the op: what is not a tensor
+  int pack_sizes[kNumCarriers] = {0, 0, 0};
 
   // What Fused Eager needs: the call again, for lowering it with others, and how to tell it from
   // others. A program from disk has no node until somebody wants it and the call comes again; a
-  // decomposition never has. Set under `node_mutex`, read after `has_node`.
-  std::shared_ptr<const Node> node;
-  std::mutex node_mutex;
-  std::atomic<bool> has_node{false};
+  // decomposition never has. Published once: read it after has_node().
+  bool has_node() const noexcept { return published_.load(std::memory_order_acquire); }
+  const Node& node() const noexcept { return *node_; }
+  // The first one counts.
+  void publish_node(Node node);
   std::atomic<bool> wants_node{false};
-  Key key;
-  size_t donations_at = 0;  // where the key's words of donated tensors begin
-  size_t num_tensors = 0;   // they have a bit each
-  int num_inputs = 0;
+  size_t donations_at = 0;    // where the key's words of donated tensors begin
+  size_t num_tensors = 0;     // they have a bit each
   uint32_t uid = next_uid();  // unique in this process
   bool fusible = false;
   mutable std::atomic<bool> met{false};  // in a piece, by this process; see launch.cpp
   uint64_t flavor = 0;                   // of op, ranks and dtypes, not sizes: see planner.h
-  int64_t output_bytes = 0;
-
-  // Compiled, or loaded from its code, at the first run; both are dropped then. Thread-safe.
-  std::string text;
-  std::string code;  // of an executable on disk
-  std::once_flag compile_once;
-  std::atomic<bool> compiled{false};
-
-  enum class Origin : uint8_t { kCompiled, kDisk, kPack };
-  Origin origin = Origin::kCompiled;
-  uint64_t fingerprint = 0;    // of its text
-  int64_t temp_bytes = 0;      // what a run needs beside its results; known once compiled
-  double compile_seconds = 0;  // also when it was not this process that compiled it
-  mutable std::atomic<uint64_t> runs{0};
 
  private:
   static uint32_t next_uid();
+
+  std::unique_ptr<const Node> node_;
+  std::mutex node_mutex_;
+  std::atomic<bool> published_{false};
 };
+
+inline void Program::publish_node(Node node) {
+  const std::lock_guard lock(node_mutex_);
+  if (node_) return;
+  node_ = std::make_unique<const Node>(std::move(node));
+  published_.store(true, std::memory_order_release);
+}
 
 inline uint32_t Program::next_uid() {
   static std::atomic<uint32_t> next{1};
@@ -99,5 +107,26 @@ inline uint32_t Program::next_uid() {
 }
 
 using ProgramPtr = c10::intrusive_ptr<Program>;
+
+// An out= call whose tensors must first be resized; then call again.
+struct Resizes {
+  struct Resize {
+    int tensor = 0;
+    Shape sizes;
+    Shape strides;
+  };
+  std::vector<Resize> all;
+};
+
+// Neither lowered nor decomposed, and why: kept so that the next call need not try again.
+struct Refusal {
+  std::string op;
+  std::string why;
+};
+
+// What is known of a call. The first: nothing yet.
+using Answer = std::variant<std::monostate, ProgramPtr, std::shared_ptr<const Resizes>,
+                            std::shared_ptr<const Refusal>>;
+inline bool is_known(const Answer& answer) { return answer.index() != 0; }
 
 }  // namespace torch_tpu::trace

@@ -55,6 +55,23 @@ Segment Segment::split(size_t count) {
   return head;
 }
 
+void Segment::append(const Segment& from, size_t at) {
+  TraceNode node = from.nodes[at];
+  const Program& program = *node.program;
+  const auto add = [](auto& to, const auto& source, uint32_t& first, size_t count) {
+    const auto begin = source.begin() + static_cast<std::ptrdiff_t>(first);
+    first = static_cast<uint32_t>(to.size());
+    to.insert(to.end(), begin, begin + static_cast<std::ptrdiff_t>(count));
+  };
+  add(inputs, from.inputs, node.input, from.num_inputs(at));
+  add(outputs, from.outputs, node.output, from.num_outputs(at));
+  add(f32, from.f32, node.packs[0], static_cast<size_t>(program.pack_sizes[0]));
+  add(f64, from.f64, node.packs[1], static_cast<size_t>(program.pack_sizes[1]));
+  add(s64, from.s64, node.packs[2], static_cast<size_t>(program.pack_sizes[2]));
+  add(rng, from.rng, node.rng, program.draws > 0 ? 2 : 0);
+  nodes.push_back(std::move(node));
+}
+
 uint32_t Segment::num_inputs(size_t node) const {
   const size_t end = node + 1 < nodes.size() ? nodes[node + 1].input : inputs.size();
   return static_cast<uint32_t>(end) - nodes[node].input;
@@ -109,7 +126,7 @@ void Signature::build(const Segment& segment) {
     }
   }
   const auto held_outside = [&](const DeviceValue& value) {
-    return c10::raw::intrusive_ptr::use_count(const_cast<DeviceValue*>(&value)) > value.mark.refs;
+    return value.held_times() > value.mark.refs;
   };
   words.push_back(~uint32_t{0});
   for (uint32_t k = 0; k < segment.outputs.size(); ++k) {
@@ -119,7 +136,7 @@ void Signature::build(const Segment& segment) {
     if (origin >= 0) {
       DeviceValue& from = *externals[static_cast<size_t>(origin)];
       // Of several results that could take an external's memory the last one does.
-      if (from.donatable() && !held_outside(from) && same_array(from, value)) {
+      if (from.held_only_by(from.mark.refs) && same_array(from, value)) {
         const auto result = static_cast<uint32_t>(alive.size());
         const auto external = static_cast<uint32_t>(origin);
         const auto taken = std::find_if(donated.begin(), donated.end(),

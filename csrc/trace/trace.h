@@ -6,16 +6,11 @@
 #include <utility>
 #include <vector>
 
+#include "csrc/trace/issue_line.h"
 #include "csrc/trace/program.h"
 #include "csrc/trace/value.h"
 
 namespace torch_tpu::trace {
-
-// The Python line that issued a call; see dispatch/mode.h.
-struct IssueLine {
-  const void* code = nullptr;  // a code object that is never freed
-  int32_t lasti = -1;          // byte offset of the instruction
-};
 
 // One call. Its inputs, results, scalars and random state lie in the arrays of its segment, from
 // these positions on.
@@ -26,6 +21,7 @@ struct TraceNode {
   uint32_t packs[kNumCarriers] = {0, 0, 0};
   uint32_t rng = 0;
   IssueLine line;
+  uint32_t thread = 0;  // that issued it
 };
 
 // A run of nodes in the order they were issued. Holds a reference to each value it names.
@@ -41,6 +37,8 @@ struct Segment {
   void clear();
   // Moves the first `count` nodes into a segment of their own.
   Segment split(size_t count);
+  // Copies one node, with all that belongs to it, to the end of this segment.
+  void append(const Segment& from, size_t node);
   uint32_t num_inputs(size_t node) const;
   uint32_t num_outputs(size_t node) const;
 };

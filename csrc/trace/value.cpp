@@ -85,21 +85,19 @@ DeviceValue::DeviceValue(PromisePtr promise, stablehlo::DType dtype, ShapeRef di
 }
 
 namespace {
-std::atomic<DeviceValue::Launch> launch_hook{nullptr};
-std::atomic<DeviceValue::Compact> compact_hook{nullptr};
+DeviceValue::Runner the_runner;  // set while the module is imported, before the first op
 }  // namespace
 
-void DeviceValue::set_launch(Launch launch) noexcept { launch_hook.store(launch); }
+void DeviceValue::set_runner(Runner runner) noexcept { the_runner = runner; }
 
-void DeviceValue::set_compact(Compact compact) noexcept { compact_hook.store(compact); }
-
-void DeviceValue::demand() const {
+const pjrt::Buffer& DeviceValue::demand() const {
   if (state_.load(std::memory_order_acquire) == State::kRecorded) {
     throw RecordedValue(
         "the elements of a tensor are needed while its ops are only being recorded");
   }
-  if (state_.load(std::memory_order_acquire) == State::kPending) launch_hook.load()(device_);
-  if (only_padded()) compact_hook.load()(const_cast<DeviceValue&>(*this));
+  std::exception_ptr no_room;
+  if (pending()) no_room = the_runner.launch(device_);
+  if (only_padded()) the_runner.compact(const_cast<DeviceValue&>(*this));
   if (state_.load(std::memory_order_acquire) == State::kPromised) {
     promise_->wait();
     promise_->rethrow();
@@ -108,11 +106,16 @@ void DeviceValue::demand() const {
     state_.store(State::kReady, std::memory_order_release);
   }
   const State state = state_.load(std::memory_order_acquire);
+  if (state == State::kSame) return same_->obtain();
   if (state == State::kFailed) std::rethrow_exception(error_);
+  if (state == State::kPending && no_room) std::rethrow_exception(no_room);
   TORCH_INTERNAL_ASSERT(state == State::kReady, "a value was not launched");
+  return buffer_;
 }
 
-void DeviceValue::settle(PJRT_Buffer* buffer) {
+void DeviceValue::settle(PJRT_Buffer* buffer, GuardsPtr guards) {
+  // A padded value that gets memory of its own keeps what it depends on.
+  if (guards) guards_ = std::move(guards);
   buffer_ = pjrt::Buffer(pjrt::Runtime::get().api(), buffer);
   Ledger::of(device_).enter(this);
   state_.store(State::kReady, std::memory_order_release);
@@ -120,11 +123,11 @@ void DeviceValue::settle(PJRT_Buffer* buffer) {
 
 void DeviceValue::read_early() {
   if (pjrt::Runtime::get().host_addressable()) return;
-  early_ = std::make_unique<pjrt::EarlyRead>(buffer(), static_cast<size_t>(bytes_));
+  early_ = std::make_unique<pjrt::EarlyRead>(obtain(), static_cast<size_t>(bytes_));
 }
 
 PJRT_Buffer* DeviceValue::take() {
-  buffer();
+  obtain();
   Ledger::of(device_).leave(this);
   entered_ = false;
   return buffer_.release();
@@ -135,9 +138,20 @@ void DeviceValue::deliver(PJRT_Buffer* buffer) {
   Ledger::of(device_).enter(this);
 }
 
-void DeviceValue::settle_padded(ValuePtr padded) {
+void DeviceValue::settle_padded(ValuePtr padded, GuardsPtr guards) {
   padded_ = std::move(padded);
+  guards_ = std::move(guards);
   state_.store(State::kPadded, std::memory_order_release);
+}
+
+void DeviceValue::settle_as(ValuePtr same, GuardsPtr guards) {
+  guards_ = std::move(guards);
+  if (same->held_only_by(1)) {
+    settle(same->take());
+    return;
+  }
+  same_ = std::move(same);
+  state_.store(State::kSame, std::memory_order_release);
 }
 
 void DeviceValue::fail(std::exception_ptr error) noexcept {

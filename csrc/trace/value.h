@@ -19,6 +19,7 @@
 #include "csrc/pjrt/buffer.h"
 #include "csrc/pjrt/read.h"
 #include "csrc/stablehlo/type.h"
+#include "csrc/trace/flags.h"
 #include "csrc/trace/promise.h"
 #include "csrc/trace/shape.h"
 
@@ -49,19 +50,21 @@ class DeviceValue final : public c10::intrusive_ptr_target {
               int device);
   ~DeviceValue() override;
 
-  // Both launch what is pending if this value is, and throw what its launch failed with;
-  // RecordedValue when there is no memory to read.
-  PJRT_Buffer* raw() const { return buffer().raw(); }
-  const pjrt::Buffer& buffer() const {
-    if (state_.load(std::memory_order_acquire) != State::kReady) demand();
-    return buffer_;
+  // The memory. Both launch what is pending if this value is, and throw what its launch failed
+  // with; RecordedValue when there is no memory to read.
+  PJRT_Buffer* obtain_raw() const { return obtain().raw(); }
+  const pjrt::Buffer& obtain() const {
+    if (state_.load(std::memory_order_acquire) == State::kReady) return buffer_;
+    return demand();
   }
   // For a pending value, once, by the thread that launches: its memory, or why there is none.
-  void settle(PJRT_Buffer* buffer);
+  void settle(PJRT_Buffer* buffer, GuardsPtr guards = {});
   void fail(std::exception_ptr error) noexcept;
-  // The same with a value that has more room along some dimensions: its first elements are this
-  // one's. Who asks for the buffer gets a copy without the room, made then.
-  void settle_padded(c10::intrusive_ptr<DeviceValue> padded);
+  // With a value that has more room along some dimensions: its first elements are this one's. Who
+  // asks for the memory gets a copy without the room, made then.
+  void settle_padded(c10::intrusive_ptr<DeviceValue> padded, GuardsPtr guards = {});
+  // With the elements of another value: a call that was to write it did not run.
+  void settle_as(c10::intrusive_ptr<DeviceValue> same, GuardsPtr guards);
   // The value with room it was settled with or was last given; may be null. One thread at a time.
   const c10::intrusive_ptr<DeviceValue>& padded() const noexcept { return padded_; }
   void keep_padded(c10::intrusive_ptr<DeviceValue> padded) { padded_ = std::move(padded); }
@@ -69,6 +72,9 @@ class DeviceValue final : public c10::intrusive_ptr_target {
   bool only_padded() const noexcept {
     return state_.load(std::memory_order_acquire) == State::kPadded;
   }
+  bool failed() const noexcept { return state_.load(std::memory_order_acquire) == State::kFailed; }
+  // What it failed with.
+  const std::exception_ptr& error() const noexcept { return error_; }
   bool pending() const noexcept {
     return state_.load(std::memory_order_acquire) == State::kPending;
   }
@@ -78,6 +84,21 @@ class DeviceValue final : public c10::intrusive_ptr_target {
   void read_early();
   const pjrt::EarlyRead* early() const noexcept { return early_.get(); }  // null: not begun
 
+  // The flags it depends on; null: none. By who made it, before others have it; of a pending value
+  // they are known once it is settled.
+  void guard(GuardsPtr guards) noexcept { guards_ = std::move(guards); }
+  const GuardsPtr& guards() const noexcept { return guards_; }
+
+  // The one rule of donation: memory may be given away, or written, by who holds all `references`
+  // to a value, if it is ours to give. Another thread can only drop a reference meanwhile: to get
+  // one it would need one, or the cell that holds it (device/cell.h).
+  bool held_only_by(uint32_t references) const noexcept {
+    return donatable() && held_times() <= references;
+  }
+  uint32_t held_times() const noexcept {
+    return static_cast<uint32_t>(
+        c10::raw::intrusive_ptr::use_count(const_cast<DeviceValue*>(this)));
+  }
   // Gives the memory away: for the only holder of a value, who may then write it once nothing that
   // was launched reads it any more.
   PJRT_Buffer* take();
@@ -90,12 +111,15 @@ class DeviceValue final : public c10::intrusive_ptr_target {
   }
   const PromisePtr& promise() const noexcept { return promise_; }
 
-  // Launches what is pending on a device; returns with every value issued before settled. Set once.
-  using Launch = void (*)(int device);
-  static void set_launch(Launch launch) noexcept;
-  // Gives a padded value the memory of its own that somebody asks for. Set once.
-  using Compact = void (*)(DeviceValue& value);
-  static void set_compact(Compact compact) noexcept;
+  // What values need of those who run programs. Set once, at import.
+  struct Runner {
+    // Launches what is pending on a device. Every value issued before is settled then, but for
+    // those that found no room: what it returns is why.
+    std::exception_ptr (*launch)(int device) = nullptr;
+    // Gives a padded value the memory of its own that somebody asks for.
+    void (*compact)(DeviceValue& value) = nullptr;
+  };
+  static void set_runner(Runner runner) noexcept;
 
   int64_t recorded_id() const noexcept { return recorded_id_; }  // -1: not recorded
   stablehlo::DType dtype() const noexcept { return dtype_; }
@@ -104,7 +128,9 @@ class DeviceValue final : public c10::intrusive_ptr_target {
   bool contiguous() const noexcept { return contiguous_; }
   int device() const noexcept { return device_; }
   int64_t bytes() const noexcept { return bytes_; }
-  bool donatable() const noexcept { return donatable_; }
+  bool donatable() const noexcept {
+    return donatable_ && state_.load(std::memory_order_acquire) != State::kSame;
+  }
 
   // Scratch of the pass that numbers the values of a trace; see trace.h. One thread at a time.
   struct Mark {
@@ -116,10 +142,10 @@ class DeviceValue final : public c10::intrusive_ptr_target {
 
  private:
   friend class Ledger;
-  enum class State : uint8_t { kReady, kPending, kRecorded, kFailed, kPromised, kPadded };
+  enum class State : uint8_t { kReady, kPending, kRecorded, kFailed, kPromised, kPadded, kSame };
   DeviceValue(State state, PJRT_Buffer* buffer, stablehlo::DType dtype, ShapeRef dims,
               ShapeRef strides, int device, bool donatable);
-  void demand() const;
+  const pjrt::Buffer& demand() const;
 
   pjrt::Buffer buffer_;
   Shape dims_;
@@ -138,6 +164,8 @@ class DeviceValue final : public c10::intrusive_ptr_target {
   PromisePtr promise_;
   std::exception_ptr error_;
   c10::intrusive_ptr<DeviceValue> padded_;
+  c10::intrusive_ptr<DeviceValue> same_;
+  GuardsPtr guards_;
   std::unique_ptr<pjrt::EarlyRead> early_;
 };
 

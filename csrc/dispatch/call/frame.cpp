@@ -36,7 +36,28 @@ trace::Shape flat_shape(const c10::TensorImpl& impl) {
   return {bytes / static_cast<int64_t>(impl.itemsize())};
 }
 
-Frame::Frame(const Op& op_in, const c10::IValue* args_in, bool donate) : op(op_in), args(args_in) {
+// Of all written tensors at once, in an order that is the same for every call.
+void Frame::lease_written() {
+  const auto add = [&](const c10::IValue& value) {
+    if (!value.isTensor()) return;
+    const c10::TensorImpl* impl = value.unsafeToTensorImpl();
+    if (!impl->is_privateuseone() || !impl->unsafe_storage()) return;
+    leases.add(device::cell_of(*impl));
+  };
+  for (size_t i = 0; i < op.args.size(); ++i) {
+    if (!op.args[i].written) continue;
+    if (op.args[i].kind == ArgKind::kTensor) {
+      add(args[i]);
+    } else if (args[i].isList()) {
+      for (const c10::IValue& item : args[i].toListRef()) add(item);
+    }
+  }
+  leases.begin();
+}
+
+Frame::Frame(const Op& op_in, const c10::IValue* args_in, Writes writes)
+    : op(op_in), args(args_in), writes_(writes) {
+  if (op.writes) lease_written();
   key.add(op.id);
   key.add(context_word(op));
   for (size_t i = 0; i < op.args.size(); ++i) {
@@ -87,7 +108,7 @@ Frame::Frame(const Op& op_in, const c10::IValue* args_in, bool donate) : op(op_i
     }
   }
   if (op.writes) {
-    choose_donations(donate);
+    choose_donations();
     if (op.entry->overlap != ops::Overlap::kFine) add_aliases();
   }
   if (device < 0) find_device();
@@ -96,14 +117,15 @@ Frame::Frame(const Op& op_in, const c10::IValue* args_in, bool donate) : op(op_i
 }
 
 // A written value that only its cell and this frame hold gives its memory to the result. Decided
-// last: a value that the call reads twice (x.mul_(x)) is held twice.
-void Frame::choose_donations(bool donate) {
+// last: a value that the call reads twice (x.mul_(x)) is held twice. Another thread may come to
+// hold it after this: Lease::take has the last word.
+void Frame::choose_donations() {
   donations_at = key.size();
   uint64_t mask = 0;
   for (size_t i = 0; i < tensors.size(); ++i) {
     TensorRef& ref = tensors[i];
-    ref.donated = donate && ref.written && ref.is_input && ref.value->donatable() &&
-                  ref.value.use_count() == 2;
+    ref.donated =
+        writes_ == Writes::kDonate && ref.written && ref.is_input && ref.value->held_only_by(2);
     mask |= static_cast<uint64_t>(ref.donated) << (i % 64);
     if (i % 64 == 63) {
       key.add(mask);
@@ -166,7 +188,7 @@ void Frame::add_tensor(const at::Tensor& tensor, const ArgPlan& plan) {
   }
   ref.impl = impl;
   ref.cell = device::cell_of(*impl);
-  ref.value = ref.cell->load();
+  ref.value = plan.written ? leases.of(ref.cell).value() : ref.cell->load();
   ref.written = plan.written;
   const auto sizes = impl->sizes();
   const bool contiguous = impl->is_contiguous();
@@ -198,7 +220,8 @@ void Frame::add_tensor(const at::Tensor& tensor, const ArgPlan& plan) {
   const bool identity = impl->storage_offset() == 0 && value.dtype() == ops::to_dtype(dtype) &&
                         sizes == value.dims() &&
                         (contiguous ? value.contiguous() : impl->strides() == value.strides());
-  if (plan.written && !plan.read &&
+  const bool holds = writes_ == Writes::kHold && op.reads_tensors;
+  if (plan.written && !plan.read && !holds &&
       (identity || (impl->storage_offset() == 0 && impl->is_non_overlapping_and_dense() &&
                     impl->unsafe_storage().nbytes() ==
                         static_cast<size_t>(impl->numel()) * impl->itemsize()))) {

@@ -36,9 +36,13 @@ struct TensorRef {
 
 class Frame {
  public:
-  // `donate`: a written tensor's memory may go to the result. In Fused Eager that is decided when
-  // the call is launched.
-  Frame(const Op& op, const c10::IValue* args, bool donate = true);
+  // What becomes of written tensors. In Fused Eager that is decided when the call is launched.
+  enum class Writes : uint8_t {
+    kDonate,  // their memory may go to the result
+    kKeep,
+    kHold,  // and a call that overwrites takes their old elements along: it may have to keep them
+  };
+  Frame(const Op& op, const c10::IValue* args, Writes writes = Writes::kDonate);
 
   const Op& op;
   const c10::IValue* args;
@@ -47,6 +51,9 @@ class Frame {
   c10::SmallVector<RawScalar, 4> scalars;  // those that are not part of the key
   int device = -1;
   size_t donations_at = 0;  // position in the key
+  // On the cells it writes, from before their values were loaded: so no other write comes between.
+  // Their end makes the cells free for others; a nested call that writes them needs that first.
+  device::Leases leases;
 
   // Where runtime scalars of this call travel; a function of the key.
   trace::Carrier carrier(c10::ScalarType type) const;
@@ -55,16 +62,18 @@ class Frame {
   void pack(F32& f32, F64& f64, S64& s64) const;
 
  private:
+  void lease_written();
   void add_tensor(const at::Tensor& tensor, const ArgPlan& plan);
   void add_written(TensorRef& ref, c10::TensorImpl* impl);
   void add_host_scalar(const at::Tensor& tensor);
   void add_scalar(const c10::IValue& value, const ArgPlan& plan);
   void add_structural(const c10::IValue& value);
-  void choose_donations(bool donate);
+  void choose_donations();
   void add_aliases();
   void find_device();
   [[noreturn]] void mixed_devices(const at::Tensor& tensor) const;
 
+  const Writes writes_;
   bool has_float_ = false;
   bool has_double_ = false;
 };

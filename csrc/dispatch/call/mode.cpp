@@ -1,5 +1,7 @@
 #include "csrc/dispatch/call/mode.h"
 
+#include <atomic>
+
 namespace torch_tpu::dispatch {
 namespace {
 
@@ -11,8 +13,6 @@ std::atomic<bool>& nans_cell() {
   static std::atomic<bool> cell{base::env_debug_nans()};
   return cell;
 }
-std::atomic<LocationHook> location_hook{nullptr};
-IssueLineHooks line_hooks;  // set while the module is imported, before the first op
 
 }  // namespace
 
@@ -21,23 +21,5 @@ void note_mode(base::Mode next) { mode_cell().store(static_cast<int>(next)); }
 
 bool debug_nans() { return nans_cell().load(std::memory_order_relaxed); }
 void set_debug_nans(bool on) { nans_cell().store(on); }
-
-void set_location_hook(LocationHook hook) { location_hook.store(hook); }
-
-std::string python_location() {
-  LocationHook hook = location_hook.load();
-  return hook == nullptr ? std::string() : hook();
-}
-
-void set_issue_line_hooks(IssueLineHooks hooks) { line_hooks = hooks; }
-
-IssueLine issue_line() noexcept {
-  return line_hooks.capture == nullptr ? IssueLine{} : line_hooks.capture();
-}
-
-std::string describe(IssueLine line) {
-  if (line.code == nullptr || line_hooks.describe == nullptr) return "";
-  return line_hooks.describe(line);
-}
 
 }  // namespace torch_tpu::dispatch

@@ -1,12 +1,8 @@
-// The execution mode of the process, and what Debug Eager adds to an error.
+// The execution mode of the process.
 #pragma once
 
-#include <atomic>
-#include <cstdint>
-#include <string>
-
 #include "csrc/base/env.h"
-#include "csrc/trace/trace.h"
+#include "csrc/trace/issue_line.h"
 
 namespace torch_tpu::dispatch {
 
@@ -18,23 +14,10 @@ void note_mode(base::Mode mode);
 bool debug_nans();
 void set_debug_nans(bool on);
 
-// Gives "file.py:12 in train: loss = f(x)" for the calling thread's innermost user frame, or "".
-// Set by the Python bindings, since nothing below them knows Python.
-using LocationHook = std::string (*)();
-void set_location_hook(LocationHook hook);
-std::string python_location();
-
-// The Python line that issued an op which runs later: a few words to keep with the op, put into the
-// same words as above when they are needed. Empty where no Python frame issued it.
+// Lines of the user's code, for errors and reports.
+using trace::describe;
+using trace::issue_line;
 using trace::IssueLine;
-
-// Set by the Python bindings as well. `capture` needs no GIL, but may take it: hold no lock.
-struct IssueLineHooks {
-  IssueLine (*capture)() noexcept = nullptr;
-  std::string (*describe)(IssueLine) = nullptr;
-};
-void set_issue_line_hooks(IssueLineHooks hooks);
-IssueLine issue_line() noexcept;
-std::string describe(IssueLine line);
+using trace::python_location;
 
 }  // namespace torch_tpu::dispatch

@@ -88,6 +88,8 @@ Op::Op(c10::OperatorHandle handle_in, const ops::Entry* entry_in)
     const c10::AliasInfo* alias = argument.alias_info();
     plan.written = (alias != nullptr && alias->isWrite()) || lists(entry->writes, plan.name);
     writes |= plan.written;
+    reads_tensors |=
+        !plan.written && (plan.kind == ArgKind::kTensor || plan.kind == ArgKind::kTensorList);
     if (argument.is_out()) {
       plan.read = false;
       out_form = true;

@@ -53,7 +53,8 @@ struct Op {
   int device_arg = -1;  // factory functions
   int generator_arg = -1;
   bool out_form = false;
-  bool writes = false;  // any argument
+  bool writes = false;         // any argument
+  bool reads_tensors = false;  // any argument that it does not write
   // An out= form whose result sizes no Meta kernel tells: the functional op, resize, copy.
   bool copies_out = false;
 };

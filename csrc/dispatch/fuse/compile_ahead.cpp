@@ -28,7 +28,7 @@ CompileAhead::CompileAhead(const std::vector<trace::ProgramPtr>& programs) {
   std::vector<trace::ProgramPtr> missing;
   std::unordered_set<const trace::Program*> known;
   for (const trace::ProgramPtr& program : programs) {
-    if (program->compiled.load(std::memory_order_acquire)) continue;
+    if (program->code.ready()) continue;
     if (known.insert(program.get()).second) missing.push_back(program);
   }
   if (missing.size() < 2) return;
@@ -46,7 +46,7 @@ CompileAhead::CompileAhead(const std::vector<trace::ProgramPtr>& programs) {
 
 void CompileAhead::help_until_compiled(const trace::Program& program) {
   if (!work_) return;
-  while (!program.compiled.load(std::memory_order_acquire) && work_->compile_one()) {
+  while (!program.code.ready() && work_->compile_one()) {
   }
 }
 

@@ -2,9 +2,11 @@
 
 #include <bit>
 #include <cstdio>
+#include <mutex>
 
 #include <c10/util/Exception.h>
 
+#include "csrc/base/gil.h"
 #include "csrc/cache/fused_cache.h"
 #include "csrc/cache/program_store.h"
 #include "csrc/dispatch/program/build.h"
@@ -16,16 +18,15 @@ namespace torch_tpu::dispatch {
 namespace {
 
 using trace::FusedProgram;
-using State = FusedProgram::State;
 
-// True when it was not in one before.
-bool join_family(FusedProgram& piece) {
-  if (piece.family) return false;
+// True when it was not in one before. Under the piece's mutex.
+bool join_family(FusedProgram& piece, std::shared_ptr<trace::Family>& family) {
+  if (family) return false;
   trace::Key structure;
   trace::Numbers numbers;
   if (!trace::describe(piece, structure, numbers)) return false;
-  piece.family = cache::FusedCache::get().family(std::move(structure));
-  piece.family->add(std::move(numbers));
+  family = cache::FusedCache::get().family(std::move(structure));
+  family->add(std::move(numbers));
   return true;
 }
 
@@ -42,8 +43,8 @@ int64_t bytes_of(const trace::Bounds& bounds, const FusedProgram& piece,
 }
 
 // Null, and the family knows why, when it cannot be had.
-trace::FusedPtr make_bounded(const FusedProgram& piece, const trace::Segment& segment,
-                             const trace::Signature& signature,
+trace::FusedPtr make_bounded(const FusedProgram& piece, trace::Family& family,
+                             const trace::Segment& segment, const trace::Signature& signature,
                              std::unique_ptr<trace::Bounds> bounds) {
   auto program = c10::make_intrusive<FusedProgram>(segment, signature);
   const std::shared_ptr<const trace::Forms> forms = bounds->forms;
@@ -56,23 +57,22 @@ trace::FusedPtr make_bounded(const FusedProgram& piece, const trace::Segment& se
   std::snprintf(name, sizeof name, "bounded_%016llx",
                 static_cast<unsigned long long>(program->fingerprint));
   program->name = name;
-  if (!cache::ProgramStore::get().load(*program)) {
+  if (!load_fused(*program)) {
+    program->code.claim();
     std::string text;
     try {
       text = trace::lower_bounded(*program);
-    } catch (const stablehlo::Unproven& error) {
-      piece.family->refuse(forms, error.what());
-      return {};
     } catch (const std::exception& error) {
-      // A lowering that takes other sizes than these; the piece runs as it is.
-      piece.family->refuse(forms, error.what());
+      // Not proven, or a lowering that takes other sizes than these; the piece runs as it is.
+      family.refuse(forms, error.what());
       return {};
     }
     try {
-      program->executable = compile(program->name, program->fingerprint, text,
-                                    program->compile_seconds, /*quick=*/true);
+      double seconds = 0;
+      auto executable = compile(program->name, program->fingerprint, text, seconds, /*quick=*/true);
+      program->code.publish(std::move(executable), trace::Code::Origin::kCompiled, seconds);
     } catch (const std::exception& error) {
-      piece.family->refuse(forms, error.what());
+      family.refuse(forms, error.what());
       cache::FusedCache::get().count_failure();
       TORCH_WARN(
           "Fused Eager could not compile ", program->name, " (", program->nodes.size(),
@@ -80,35 +80,57 @@ trace::FusedPtr make_bounded(const FusedProgram& piece, const trace::Segment& se
           "); there will be programs for single sizes instead. The compiler said: ", error.what());
       return {};
     }
-    program->temp_bytes = program->executable.executable().temp_bytes();
-    cache::ProgramStore::get().store(*program);
+    cache::ProgramStore::get().store_code(program->stable_key(), program->code);
   }
-  program->state.store(State::kReady, std::memory_order_release);
   cache::FusedCache::get().insert_bounded(program);
-  piece.family->keep(program);
+  family.keep(program);
   return program;
 }
 
 }  // namespace
 
+bool load_fused(FusedProgram& program) {
+  cache::ProgramStore& store = cache::ProgramStore::get();
+  const trace::Key key = program.stable_key();
+  const trace::Runnable::Stored stored = store.find_code(key);
+  if (stored.code.empty() || !program.code.claim()) return false;
+  const size_t results = program.alive.size() + (program.checks.empty() ? 0 : 1);
+  pjrt::LoadedExecutable loaded =
+      store.load_code(key, stored, results, program.name, program.fingerprint);
+  if (!loaded) {
+    program.code.abandon();
+    return false;
+  }
+  program.code.publish(std::move(loaded), stored.origin, stored.compile_seconds);
+  return true;
+}
+
 bool meet_family(const trace::FusedPtr& piece, const trace::Segment& segment,
                  const trace::Signature& signature, bool soon) {
-  const bool fresh = join_family(*piece);
-  const uint64_t sights = piece->sights.load();
-  if (!piece->family) return sights > 1;
-  // Not every time: what did not help the last time rarely does now.
-  if (!piece->bounded && (fresh || std::has_single_bit(sights))) {
-    trace::Family::Service service = piece->family->serve(*piece, fresh, soon);
-    if (service.bounds) {
-      service.program = make_bounded(*piece, segment, signature, std::move(service.bounds));
-    }
-    if (service.program) {
-      piece->size = service.n;
-      piece->bounded = std::move(service.program);
-    }
+  // Two devices may meet the same piece at once: one of them makes what serves it, without Python's
+  // lock, which compiling may need.
+  std::unique_lock lock(piece->family_mutex(), std::try_to_lock);
+  if (!lock.owns_lock()) {
+    const base::WithoutGil released;
+    lock.lock();
   }
-  if (piece->bounded) piece->bounded->sights.fetch_add(1);
-  return sights >= piece->family->sights_needed(static_cast<bool>(piece->bounded));
+  std::shared_ptr<trace::Family> family = piece->joined();
+  const bool fresh = join_family(*piece, family);
+  if (fresh) piece->join(family);
+  const uint64_t sights = piece->sights.load();
+  if (!family) return sights > 1;
+  // Not every time: what did not help the last time rarely does now.
+  if (piece->service() == nullptr && (fresh || std::has_single_bit(sights))) {
+    trace::Family::Service service = family->serve(*piece, fresh, soon);
+    if (service.bounds) {
+      service.program =
+          make_bounded(*piece, *family, segment, signature, std::move(service.bounds));
+    }
+    if (service.program) piece->serve({std::move(service.program), service.n});
+  }
+  const FusedProgram::Service* served = piece->service();
+  if (served != nullptr) served->program->sights.fetch_add(1);
+  return sights >= family->sights_needed(served != nullptr);
 }
 
 }  // namespace torch_tpu::dispatch

@@ -12,4 +12,7 @@ namespace torch_tpu::dispatch {
 bool meet_family(const trace::FusedPtr& piece, const trace::Segment& segment,
                  const trace::Signature& signature, bool soon);
 
+// Looks for the program's code on disk; false: nobody has it.
+bool load_fused(trace::FusedProgram& program);
+
 }  // namespace torch_tpu::dispatch

@@ -19,11 +19,8 @@ std::mutex& mutex() {
   return *all;
 }
 
-at::Tensor on_host(const trace::ValuePtr& value) {
-  return device::host_view(device::make_tensor(value->dims(), value->strides(),
-                                               ops::to_scalar_type(value->dtype()), value->device(),
-                                               value));
-}
+// Also of a value that a bad index spoiled: who reads the result hears of it, not who launches.
+at::Tensor on_host(const trace::ValuePtr& value) { return device::base_on_host(value); }
 
 at::Tensor first_elements(at::Tensor tensor, trace::ShapeRef sizes) {
   for (size_t d = 0; d < sizes.size(); ++d) {
@@ -42,6 +39,8 @@ at::Tensor elements(trace::DeviceValue& value) {
   return on_host(pointer_to(value));
 }
 
+}  // namespace
+
 void compact(trace::DeviceValue& value) {
   const base::WithoutGil released;  // whoever holds the mutex may wait for a computation
   const std::lock_guard lock(mutex());
@@ -56,10 +55,8 @@ void compact(trace::DeviceValue& value) {
   value.settle(buffer.release());
 }
 
-}  // namespace
-
 const trace::ValuePtr& padded_to(trace::DeviceValue& value, trace::ShapeRef sizes) {
-  if (!value.only_padded()) value.raw();  // launched, or what it failed with
+  if (!value.only_padded()) value.obtain();  // launched, or what it failed with
   const std::lock_guard lock(mutex());
   if (value.padded() && value.padded()->dims() == sizes) return value.padded();
   const at::Tensor host = elements(value);
@@ -68,7 +65,5 @@ const trace::ValuePtr& padded_to(trace::DeviceValue& value, trace::ShapeRef size
   value.keep_padded(device::upload(padded, value.device(), /*keep_alive_zero_copy=*/true));
   return value.padded();
 }
-
-void register_padding() { trace::DeviceValue::set_compact(&compact); }
 
 }  // namespace torch_tpu::dispatch

@@ -10,7 +10,7 @@ namespace torch_tpu::dispatch {
 // already, so that no size compiles anything.
 const trace::ValuePtr& padded_to(trace::DeviceValue& value, trace::ShapeRef sizes);
 
-// Makes values of bounded programs readable by all others. Called once, at import.
-void register_padding();
+// Gives a value of a bounded program memory of its own, for whoever else needs its elements.
+void compact(trace::DeviceValue& value);
 
 }  // namespace torch_tpu::dispatch

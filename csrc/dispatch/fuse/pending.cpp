@@ -63,6 +63,11 @@ struct Pending {
   Launcher launcher;
 };
 
+// Whether an op with checks was ever issued. From then on calls that overwrite a tensor take its
+// old elements along: by what was issued before, not by when flags arrive, so every process that
+// does the same has the same programs.
+std::atomic<bool> checks_met{false};
+
 std::array<std::atomic<Pending*>, kMaxDevices> all_pending{};
 std::mutex creation;
 
@@ -73,6 +78,24 @@ Pending& pending_of(int device) {
   std::lock_guard lock(creation);
   if (slot.load() == nullptr) slot.store(new Pending(device), std::memory_order_release);
   return *slot.load();
+}
+
+// Of results that take over no other's memory.
+int64_t fresh_bytes(const trace::Program& program) {
+  int64_t bytes = 0;
+  for (const trace::Program::Output& output : program.outputs) {
+    if (output.defined && output.input < 0) bytes += output.bytes;
+  }
+  return bytes;
+}
+
+// Whether the results of one more call are within the limit, if all that is pending is alive. Under
+// the mutex.
+bool has_room(const Pending& pending, int device, const trace::Program& program) {
+  trace::Ledger& ledger = trace::Ledger::of(device);
+  const int64_t limit = ledger.limit();
+  return limit == 0 ||
+         ledger.counts().current_bytes + pending.planner.bytes() + fresh_bytes(program) <= limit;
 }
 
 // Whoever launches may need the GIL, to name a line; so nobody waits for them with it.
@@ -107,14 +130,32 @@ void forget_awaited(Pending& pending, size_t count) {
   for (auto& entry : pending.awaited) entry.first -= count;
 }
 
+struct Launched {
+  std::exception_ptr error;    // of a call that this thread issued
+  std::exception_ptr no_room;  // why some calls are left to be run again
+};
+
+// Tells each thread of its own calls.
+std::exception_ptr share_out(const std::vector<Launcher::Failure>& failures) {
+  std::exception_ptr mine;
+  for (const Launcher::Failure& failure : failures) {
+    if (failure.thread != trace::this_thread()) {
+      device::note_error(failure.thread, failure.error);
+    } else if (!mine) {
+      mine = failure.error;
+    }
+  }
+  return mine;
+}
+
 // The first `count` pending nodes, or all.
-void launch_first(Pending& pending, int device, size_t count, Cut why) {
+Launched launch_first(Pending& pending, int device, size_t count, Cut why) {
   await_inputs(pending, count);
   const auto in_order = take_turn(pending.launching);
+  pending.launcher.retry(device);
   trace::Segment segment;
   {
     std::lock_guard lock(pending.mutex);
-    if (pending.segment.nodes.empty()) return;
     if (count >= pending.segment.nodes.size()) {
       segment = std::move(pending.segment);
       pending.segment = std::move(pending.spare);
@@ -124,18 +165,17 @@ void launch_first(Pending& pending, int device, size_t count, Cut why) {
     pending.planner.cut(count);
     if (!pending.awaited.empty()) forget_awaited(pending, std::min(count, segment.nodes.size()));
   }
-  base::journal::add_cut(why, static_cast<int64_t>(segment.nodes.size()));
-  const auto give_back = [&] {
-    segment.clear();
-    pending.spare = std::move(segment);
-  };
-  try {
+  if (!segment.nodes.empty()) {
+    base::journal::add_cut(why, static_cast<int64_t>(segment.nodes.size()));
     pending.launcher.run(segment, device);
-  } catch (...) {
-    give_back();
-    throw;
   }
-  give_back();
+  segment.clear();
+  pending.spare = std::move(segment);
+  const std::vector<Launcher::Failure> failures = pending.launcher.take_failures();
+  Launched out;
+  if (!failures.empty()) out.error = share_out(failures);
+  out.no_room = pending.launcher.no_room();
+  return out;
 }
 
 std::atomic<int>& when_cell() {
@@ -145,29 +185,22 @@ std::atomic<int>& when_cell() {
 
 }  // namespace
 
-void record_call(Frame& frame, trace::ProgramPtr program, c10::Stack* stack) {
+bool issue_call(Frame& frame, const trace::ProgramPtr& program, c10::Stack* stack) {
   Pending& pending = pending_of(frame.device);
   trace::TraceNode node;
   node.line = issue_line();
-  uint64_t random[2];
-  reserve_random(frame, *program, random);
+  node.thread = trace::this_thread();
   c10::SmallVector<trace::ValuePtr, 4> results;
   for (const trace::Program::Output& output : program->outputs) {
     if (!output.defined) continue;
     results.push_back(c10::make_intrusive<trace::DeviceValue>(output.value_dtype, output.base_sizes,
                                                               output.base_strides, frame.device));
   }
-  while (true) {
-    std::unique_lock lock(pending.mutex);
-    if (pending.planner.full()) {
-      const size_t count = pending.planner.choose();
-      const Cut why = pending.planner.over_budget() ? Cut::kMemoryBudget
-                      : pending.planner.repeats()   ? Cut::kRepetition
-                                                    : Cut::kMaximumLength;
-      lock.unlock();
-      launch_first(pending, frame.device, count, why);
-      continue;
-    }
+  {
+    std::lock_guard lock(pending.mutex);
+    if (pending.planner.full() || !has_room(pending, frame.device, *program)) return false;
+    uint64_t random[2];
+    reserve_random(frame, *program, random);
     trace::Segment& segment = pending.segment;
     node.input = static_cast<uint32_t>(segment.inputs.size());
     node.output = static_cast<uint32_t>(segment.outputs.size());
@@ -188,18 +221,60 @@ void record_call(Frame& frame, trace::ProgramPtr program, c10::Stack* stack) {
     pending.planner.add(program->flavor, program->output_bytes);
     node.program = program;
     segment.nodes.push_back(std::move(node));
-    break;
   }
+  if (!program->checks.empty()) checks_met.store(true, std::memory_order_relaxed);
   // Outside the lock: the arguments that go may be the last reference to a Python object.
   size_t next = 0;
   place_results(program->outputs, program->numbers, {}, frame, stack,
                 [&](const auto&) { return std::move(results[next++]); });
+  return true;
 }
 
+void make_room(int device, const trace::Program& program) {
+  Pending& pending = pending_of(device);
+  size_t count = SIZE_MAX;
+  Cut why = Cut::kMemoryBudget;
+  {
+    std::lock_guard lock(pending.mutex);
+    if (pending.planner.full()) {
+      count = pending.planner.choose();
+      why = pending.planner.over_budget() ? Cut::kMemoryBudget
+            : pending.planner.repeats()   ? Cut::kRepetition
+                                          : Cut::kMaximumLength;
+    } else if (has_room(pending, device, program)) {
+      return;
+    }
+  }
+  const Launched launched = launch_first(pending, device, count, why);
+  if (launched.error) std::rethrow_exception(launched.error);
+  std::lock_guard lock(pending.mutex);
+  if (pending.planner.pending() == 0) {
+    trace::Ledger::of(device).check_room(fresh_bytes(program));  // says so where it is issued
+  }
+}
+
+Frame::Writes fused_writes() noexcept {
+  return checks_met.load(std::memory_order_relaxed) ? Frame::Writes::kHold : Frame::Writes::kKeep;
+}
+
+bool shares_pending(const trace::DeviceValue& value) noexcept {
+  return !value.pending() || !checks_met.load(std::memory_order_relaxed);
+}
+
+namespace {
+
+// Null when nothing was ever issued on the device.
+Pending* known_pending(int device) {
+  return all_pending.at(static_cast<size_t>(device)).load(std::memory_order_acquire);
+}
+
+}  // namespace
+
 void launch_pending(int device, Cut why) {
-  const auto& slot = all_pending.at(static_cast<size_t>(device));
-  Pending* pending = slot.load(std::memory_order_acquire);
-  if (pending != nullptr) launch_first(*pending, device, SIZE_MAX, why);
+  Pending* const pending = known_pending(device);
+  if (pending == nullptr) return;
+  const Launched launched = launch_first(*pending, device, SIZE_MAX, why);
+  if (launched.error) std::rethrow_exception(launched.error);
 }
 
 void launch_all(Cut why) {
@@ -234,13 +309,23 @@ void set_planner_limits(const trace::PlannerLimits& limits) {
   }
 }
 
+namespace {
+
+// For somebody who needs one value: what others failed with is for those who issued it.
+std::exception_ptr launch_for_read(int device) {
+  Pending* const pending = known_pending(device);
+  if (pending == nullptr) return nullptr;
+  const Launched launched = launch_first(*pending, device, SIZE_MAX, Cut::kHostRead);
+  if (launched.error && launched.error != launched.no_room) {
+    device::note_error(trace::this_thread(), launched.error);
+  }
+  return launched.no_room;
+}
+
+}  // namespace
+
 void register_fused() {
-  register_padding();
-  trace::DeviceValue::set_launch([](int device) { launch_pending(device, Cut::kHostRead); });
-  device::set_line_text([](const trace::IssueLine& line) {
-    const std::string text = describe(line);
-    return text.empty() ? text : " at " + text;
-  });
+  trace::DeviceValue::set_runner({&launch_for_read, &compact});
   trace::Promise::set_blocking([](const std::function<void()>& wait) {
     const base::WithoutGil released;
     wait();

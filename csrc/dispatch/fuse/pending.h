@@ -1,6 +1,6 @@
-// Fused Eager: calls are recorded into a trace per device and launched in larger programs. Any
-// thread may record and launch: a mutex guards the trace (held for a fraction of a microsecond,
-// never while running), another one keeps launches of a device in order.
+// Fused Eager: calls are issued into a trace per device and launched in larger programs. Any thread
+// may issue and launch: a mutex guards the trace (held for a fraction of a microsecond, never while
+// running), another one keeps launches of a device in order.
 #pragma once
 
 #include "csrc/base/env.h"
@@ -13,11 +13,20 @@ namespace torch_tpu::dispatch {
 
 using base::journal::Cut;
 
-// Adds the call to the trace of its device; its results are pending values.
-void record_call(Frame& frame, trace::ProgramPtr program, c10::Stack* stack);
+// Adds the call to the trace of its device; its results are pending values. False, and nothing has
+// happened, when a part of the trace should be launched first: see make_room().
+bool issue_call(Frame& frame, const trace::ProgramPtr& program, c10::Stack* stack);
+// Launches what stands in the way of the call. Throws c10::OutOfMemoryError when its results are
+// past the limit even so. Without leases on cells.
+void make_room(int device, const trace::Program& program);
+// How frames of calls are to be made.
+Frame::Writes fused_writes() noexcept;
+// Whether a tensor that holds something may take over this value as it is.
+bool shares_pending(const trace::DeviceValue& value) noexcept;
 
-// Launches what is pending. Throws the first error of a call that could not be run; the results of
-// that call, and of those that depend on it, throw it again when read. All others are there.
+// Launches what is pending. Throws the first error of a call that this thread issued and that could
+// not be run; the results of such calls, and of those that depend on them, throw it again when
+// read. All others are there. Calls that found no room run again with the next launch.
 void launch_pending(int device, Cut why);
 void launch_all(Cut why);
 

@@ -169,26 +169,57 @@ bool CompiledGraph::accepts(const std::vector<at::Tensor>& tensors, Values& valu
     if (!input.view.fits(tensors[i])) return false;
     if (!first) continue;  // over a value that was looked at
     trace::ValuePtr value = value_of(tensors[i]);
-    if (!value || value->dtype() != input.value_dtype ||
-        value->dims() != trace::ShapeRef(input.base_sizes) ||
-        value->strides() != trace::ShapeRef(input.base_strides)) {
-      return false;
-    }
+    if (!fits(input, value)) return false;
     values.push_back(std::move(value));
   }
   return shares_alike(tensors);
 }
 
-std::vector<at::Tensor> CompiledGraph::run(std::vector<at::Tensor> tensors, Values values,
-                                           const std::vector<int64_t>& numbers,
-                                           const std::vector<float>& floats) {
-  trace::Program& program = *program_;
+bool CompiledGraph::fits(const Input& input, const trace::ValuePtr& value) const {
+  return value && value->dtype() == input.value_dtype &&
+         value->dims() == trace::ShapeRef(input.base_sizes) &&
+         value->strides() == trace::ShapeRef(input.base_strides);
+}
+
+bool CompiledGraph::lease_written(const std::vector<at::Tensor>& tensors, Values& values,
+                                  device::Leases& leases) const {
+  const auto cell = [&](const trace::Runnable::Output& output) {
+    const at::Tensor& first = tensors[bases_[static_cast<size_t>(output.write)]];
+    return device::cell_of(*first.unsafeGetTensorImpl());
+  };
+  for (const auto& output : program_->outputs) {
+    if (output.write >= 0) leases.add(cell(output));
+  }
+  leases.begin();
+  for (const auto& output : program_->outputs) {
+    if (output.write < 0) continue;
+    const auto at = static_cast<size_t>(output.write);
+    const trace::ValuePtr& now = leases.of(cell(output)).value();
+    if (now == values[at]) continue;
+    if (!fits(inputs_[bases_[at]], now)) return false;
+    values[at] = now;
+  }
+  return true;
+}
+
+std::optional<std::vector<at::Tensor>> CompiledGraph::run(std::vector<at::Tensor>& tensors,
+                                                          Values& values,
+                                                          const std::vector<int64_t>& numbers,
+                                                          const std::vector<float>& floats) {
+  trace::Runnable& program = *program_;
   launch_pending(device_, Cut::kCompiledCall);  // it may hold what this call could take
+  ensure_compiled(program);
+  device::Leases leases;
+  if (writes_ && !lease_written(tensors, values, leases)) return std::nullopt;
   Execution run;
+  trace::GuardUnion guards;
   for (size_t i = 0; i < bases_.size(); ++i) {
     const Input& input = inputs_[bases_[i]];
     if (input.padded) values[i] = padded_value(tensors[bases_[i]], input.base_sizes);
-    run.args.push_back(values[i]->raw());
+    run.args.push_back(values[i]->obtain_raw());
+    if (!values[i]->guards()) continue;
+    if (writes_) device::raise_spoiling(values[i]->guards());  // before it goes into an argument
+    guards.add(values[i]->guards());
   }
   run.s64 = numbers;
   run.f32 = floats;
@@ -197,48 +228,54 @@ std::vector<at::Tensor> CompiledGraph::run(std::vector<at::Tensor> tensors, Valu
     run.rng[0] = seed;
     run.rng[1] = offset;
   }
-  c10::SmallVector<int64_t, 8> keep;
-  for (const trace::Program::Output& output : program.outputs) {
+  const auto cell_of_argument = [&](int argument) {
+    const at::Tensor& first = tensors[bases_[static_cast<size_t>(argument)]];
+    return device::cell_of(*first.unsafeGetTensorImpl());
+  };
+  for (const trace::Runnable::Output& output : program.outputs) {
     if (output.write < 0) continue;
     const trace::ValuePtr& old = values[static_cast<size_t>(output.write)];
-    // The cell's reference and ours.
-    if (!old->donatable() || old.use_count() > 2) keep.push_back(output.write);
+    if (leases.of(cell_of_argument(output.write)).take(old, /*references=*/1)) continue;
+    run.keep.push_back(output.write);
+    run.kept_bytes += old->bytes();
   }
-  run.keep = {keep.data(), keep.size()};
   execute(program, run, device_, issue_line(), base::journal::Kind::kLaunch);
+  const trace::FlagsPtr flags =
+      take_flags(program_, run.outs, run.outs.size() - program.checks.size());
+  const trace::GuardsPtr inherited = guards.take();
+  const auto guard = [&](trace::DeviceValue& value, bool written) {
+    if (!inherited && !flags) return;
+    trace::GuardUnion all;
+    all.add(inherited);
+    for (uint32_t i = 0; flags && i < flags->size(); ++i) all.add(flags, i, !written);
+    value.guard(all.take());
+  };
 
   size_t next = 0;
-  const int64_t* kept = keep.begin();  // in the order of the outputs
   std::vector<at::Tensor> fresh;
   fresh.reserve(program.outputs.size());
-  for (const trace::Program::Output& output : program.outputs) {
+  for (const trace::Runnable::Output& output : program.outputs) {
     if (!output.defined) {
       fresh.emplace_back();
       continue;
     }
-    device::Cell* target = nullptr;
     if (output.write >= 0) {
-      const auto at = static_cast<size_t>(output.write);
-      c10::TensorImpl& written = *tensors[bases_[at]].unsafeGetTensorImpl();
-      target = device::cell_of(written);
-      if (kept != keep.end() && *kept == output.write) {
-        ++kept;
-      } else {
-        values[at].reset();  // its memory is the result's: count it once
-        target->store({});
-      }
-      written.bump_version();
+      values[static_cast<size_t>(output.write)].reset();
+      leases.of(cell_of_argument(output.write)).forget();  // its memory is counted once
     }
     auto value = c10::make_intrusive<trace::DeviceValue>(
-        run.outs[next++], output.value_dtype, output.base_sizes, output.base_strides, device_);
-    if (target != nullptr) {
-      target->store(std::move(value));
+        run.outs.take(next++), output.value_dtype, output.base_sizes, output.base_strides, device_);
+    guard(*value, output.write >= 0);
+    if (output.write >= 0) {
+      tensors[bases_[static_cast<size_t>(output.write)]].unsafeGetTensorImpl()->bump_version();
+      leases.of(cell_of_argument(output.write)).put(std::move(value));
       fresh.emplace_back();
     } else {
       fresh.push_back(device::make_tensor(output.sizes, output.strides, output.dtype, device_,
                                           std::move(value)));
     }
   }
+  leases.end();
   std::vector<at::Tensor> results;
   results.reserve(results_.size());
   for (size_t i = 0; i < results_.size(); ++i) {
@@ -251,17 +288,10 @@ std::vector<at::Tensor> CompiledGraph::run(std::vector<at::Tensor> tensors, Valu
       results.back() = cut(results.back(), *bounds_[i], numbers);
     }
   }
-  c10::SmallVector<device::Flag, 2> flags;
-  for (const ops::ValueCheck& check : program.checks) {
-    flags.push_back(
-        {c10::make_intrusive<trace::DeviceValue>(run.outs[next++], DType::kS64, trace::ShapeRef{},
-                                                 trace::ShapeRef{}, device_),
-         &check});
-  }
-  device::check_flags(flags, program_);
+  if (flags) device::raise_known(*flags);
   if (mode() == base::Mode::kDebug) {
     trace::Ledger::of(device_).synchronize();
-    device::raise_pending_checks(device_);
+    device::raise_unreported();
   }
   return results;
 }
@@ -278,14 +308,16 @@ trace::Key key_of_text(const std::string& text) {
   return key;
 }
 
-void compile_by_text(trace::Program& program, std::string text) {
+void compile_by_text(trace::Runnable& program, std::string text) {
   program.key = key_of_text(text);
   program.fingerprint = base::hash_bytes(text);
   cache::ProgramStore& store = cache::ProgramStore::get();
-  store.find_code(program);
+  program.stored = store.find_code(program.key);
   program.text = std::move(text);
   ensure_compiled(program);
-  if (program.origin == trace::Program::Origin::kCompiled) store.store(program.key, program);
+  if (program.code.origin() == trace::Code::Origin::kCompiled) {
+    store.store_code(program.key, program.code);
+  }
 }
 
 std::vector<cache::ProgramInfo> compiled_programs() {
@@ -305,10 +337,7 @@ std::vector<cache::ProgramInfo> compiled_programs() {
     info.fingerprint = graph->program_->fingerprint;
     info.runs = graph->program_->runs.load();
     info.hits = info.runs > 0 ? info.runs - 1 : 0;
-    info.compile_seconds = graph->program_->compile_seconds;
-    info.origin = graph->program_->origin;
-    info.executable = &graph->program_->executable;
-    info.owner = graph;
+    info.describe(graph->program_->code, graph);
     out.push_back(std::move(info));
   }
   return out;

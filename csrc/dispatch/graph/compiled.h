@@ -13,6 +13,7 @@
 #include <c10/util/SmallVector.h>
 
 #include "csrc/cache/program_info.h"
+#include "csrc/device/cell.h"
 #include "csrc/trace/program.h"
 
 namespace torch_tpu::dispatch {
@@ -40,12 +41,14 @@ class CompiledGraph final : public c10::intrusive_ptr_target {
   // one per argument of the program.
   bool accepts(const std::vector<at::Tensor>& tensors, Values& values) const;
   // One tensor per result, for arguments that were accepted. Takes them, so that what they hold is
-  // freed when it is used up. `numbers` are those of a bounded program (bounded.h).
-  std::vector<at::Tensor> run(std::vector<at::Tensor> tensors, Values values,
-                              const std::vector<int64_t>& numbers = {},
-                              const std::vector<float>& floats = {});
+  // freed when it is used up. `numbers` are those of a bounded program (record/varying.h). Nothing,
+  // and the arguments are as they were, when another thread has written one of them meanwhile so
+  // that it would no longer be accepted.
+  std::optional<std::vector<at::Tensor>> run(std::vector<at::Tensor>& tensors, Values& values,
+                                             const std::vector<int64_t>& numbers = {},
+                                             const std::vector<float>& floats = {});
 
-  const trace::Program& program() const { return *program_; }
+  const trace::Runnable& program() const { return *program_; }
 
  private:
   friend class GraphRecording;
@@ -78,10 +81,14 @@ class CompiledGraph final : public c10::intrusive_ptr_target {
     std::optional<View> view;  // where it shares the memory of `from`
     bool early = false;        // a single element for the caller, probably to be read: a loss
   };
+  bool fits(const Input& input, const trace::ValuePtr& value) const;
+  // The cells it writes, and their values as they are then; false when one does not fit any more.
+  bool lease_written(const std::vector<at::Tensor>& tensors, Values& values,
+                     device::Leases& leases) const;
   // Whether the same of them share storages as when it was recorded.
   bool shares_alike(const std::vector<at::Tensor>& tensors) const;
 
-  trace::ProgramPtr program_;
+  trace::RunnablePtr program_;
   int device_ = 0;
   std::vector<Input> inputs_;
   std::vector<size_t> bases_;  // per argument of the program: the first of the inputs over it
@@ -94,7 +101,7 @@ class CompiledGraph final : public c10::intrusive_ptr_target {
 // What an argument holds. Memory that nobody wrote yet reads as zeros.
 trace::ValuePtr value_of(const at::Tensor& tensor);
 // Compiles a module, or loads its executable from disk, where it is kept by its text.
-void compile_by_text(trace::Program& program, std::string text);
+void compile_by_text(trace::Runnable& program, std::string text);
 // Under which compile_by_text looks for a program.
 trace::Key key_of_text(const std::string& text);
 // From here on the graph is part of reports.

@@ -18,8 +18,8 @@ bool is_plain(const at::Tensor& tensor) {
          value->dims() == tensor.sizes() && value->strides() == tensor.strides();
 }
 
-trace::Program::Output describe(const ModuleToLoad::Output& from) {
-  trace::Program::Output out;
+trace::Runnable::Output describe(const ModuleToLoad::Output& from) {
+  trace::Runnable::Output out;
   out.dtype = from.dtype;
   out.value_dtype = ops::to_dtype(from.dtype);
   out.sizes = out.base_sizes = trace::to_shape(from.sizes);
@@ -51,7 +51,7 @@ at::Tensor tensor_over(const trace::ValuePtr& value) {
 }
 
 CompiledPtr load_module(const ModuleToLoad& module) {
-  auto program = c10::make_intrusive<trace::Program>();
+  auto program = c10::make_intrusive<trace::Runnable>();
   program->name = module.name;
   program->num_inputs = static_cast<int>(module.inputs.size());
   program->checks = module.checks;
@@ -82,8 +82,9 @@ CompiledPtr load_module(const ModuleToLoad& module) {
   }
   compile_by_text(*program, module.text);
   const size_t expected = module.outputs.size() + module.checks.size();
-  if (program->executable.num_outputs() != expected) {
-    throw std::runtime_error("the module has " + std::to_string(program->executable.num_outputs()) +
+  if (program->code.executable().num_outputs() != expected) {
+    throw std::runtime_error("the module has " +
+                             std::to_string(program->code.executable().num_outputs()) +
                              " results, not the " + std::to_string(expected) + " expected");
   }
   // Only now: a program that keeps values cannot be stored, but this one's code can.

@@ -124,7 +124,7 @@ std::unordered_set<const device::Cell*> GraphRecording::overlapping() const {
   return out;
 }
 
-std::string GraphRecording::end(trace::Program& program, Sharing sharing, size_t visible) {
+std::string GraphRecording::end(trace::Runnable& program, Sharing sharing, size_t visible) {
   int next = 0;
   for (size_t i = 0; i < values_.size(); ++i) {
     const at::Tensor& first = stand_ins_[made_->bases_[i]];
@@ -199,7 +199,7 @@ void GraphRecording::module(const std::string& name, RecordedModule& out) {
 }
 
 CompiledPtr GraphRecording::finish(const std::string& name, bool share, size_t visible) {
-  auto program = c10::make_intrusive<trace::Program>();
+  auto program = c10::make_intrusive<trace::Runnable>();
   program->name = name;
   // Results that are cut to their sizes have memory of their own.
   const Sharing sharing = !made_->bounds_.empty() ? Sharing::kNone

@@ -17,8 +17,8 @@ namespace torch_tpu::dispatch {
 // A recording as it leaves this process: the module, and what its arguments and results are.
 struct RecordedModule {
   std::string text;
-  trace::Program description;  // outputs, checks, extra inputs, draws; it has no executable
-  std::vector<int> results;    // of the function: see CompiledGraph::results_
+  trace::Runnable description;  // outputs, checks, extra inputs, draws; it has no executable
+  std::vector<int> results;     // of the function: see CompiledGraph::results_
 };
 
 // While one is alive on a thread, ops of that thread are recorded.
@@ -47,7 +47,7 @@ class GraphRecording {
   enum class Sharing : uint8_t { kNone, kArguments, kAll };
   void check_argument(const at::Tensor& tensor) const;
   at::Tensor add(const at::Tensor& tensor, const trace::DeviceValue& value);
-  std::string end(trace::Program& program, Sharing sharing, size_t visible);
+  std::string end(trace::Runnable& program, Sharing sharing, size_t visible);
   std::unordered_set<const device::Cell*> overlapping() const;
 
   std::unique_ptr<Recorder> recorder_;

@@ -10,9 +10,11 @@
 #include <torch/library.h>
 
 #include "csrc/base/journal.h"
+#include "csrc/device/checks.h"
 #include "csrc/device/tensor.h"
 #include "csrc/dispatch/call/mode.h"
 #include "csrc/dispatch/call/op.h"
+#include "csrc/dispatch/fuse/pending.h"
 #include "csrc/pjrt/runtime.h"
 
 namespace torch_tpu::dispatch {
@@ -58,7 +60,13 @@ bool share_value(const at::Tensor& src, const at::Tensor& dst) {
     return false;
   }
   trace::ValuePtr value = device::cell_of(*src.unsafeGetTensorImpl())->load();
-  device::cell_of(*dst.unsafeGetTensorImpl())->store(std::move(value));
+  device::Cell* target = device::cell_of(*dst.unsafeGetTensorImpl());
+  if (value && target->load()) {
+    // A tensor that is sound is not given what a bad index has spoiled, or may have.
+    if (!shares_pending(*value)) return false;
+    device::raise_spoiling(value->guards());
+  }
+  target->store(std::move(value));
   return true;
 }
 
@@ -121,9 +129,10 @@ void copy_between_devices(const at::Tensor& src, const at::Tensor& dst) {
   const trace::ValuePtr value = device::cell_of(*packed.unsafeGetTensorImpl())->load();
   if (!value) return;  // uninitialised stays uninitialised
   const int device = dst.device().index();
-  pjrt::Buffer buffer = value->buffer().copy_to_device(runtime.device(device));
+  pjrt::Buffer buffer = value->obtain().copy_to_device(runtime.device(device));
   auto moved = c10::make_intrusive<trace::DeviceValue>(buffer.release(), value->dtype(),
                                                        value->dims(), value->strides(), device);
+  moved->guard(value->guards());
   copy_on_device(device::make_tensor(packed.sizes(), packed.strides(), packed.scalar_type(), device,
                                      std::move(moved)),
                  dst);

@@ -13,6 +13,7 @@
 #include "csrc/base/hash.h"
 #include "csrc/base/journal.h"
 #include "csrc/cache/program_cache.h"
+#include "csrc/cache/program_file.h"
 #include "csrc/cache/program_store.h"
 #include "csrc/dispatch/call/masks.h"
 #include "csrc/dispatch/program/keep.h"
@@ -30,23 +31,23 @@ at::Tensor tensor_of(c10::TensorImpl* impl) {
 
 }  // namespace
 
-std::vector<trace::Program::Resize> find_resizes(const Frame& frame, const Inferred& inferred) {
-  std::vector<trace::Program::Resize> out;
+trace::Resizes find_resizes(const Frame& frame, const Inferred& inferred) {
+  trace::Resizes out;
   if (!frame.op.out_form || !inferred.known) return out;
   for (size_t i = 0; i < frame.tensors.size(); ++i) {
     const TensorRef& ref = frame.tensors[i];
     if (!ref.written || ref.impl == nullptr) continue;
     const at::Tensor& meta = inferred.tensors[i];
     if (meta.sizes() != ref.impl->sizes()) {
-      out.push_back(
+      out.all.push_back(
           {static_cast<int>(i), trace::to_shape(meta.sizes()), trace::to_shape(meta.strides())});
     }
   }
   return out;
 }
 
-void apply_resizes(const std::vector<trace::Program::Resize>& resizes, const Frame& frame) {
-  for (const auto& resize : resizes) {
+void apply_resizes(const trace::Resizes& resizes, const Frame& frame) {
+  for (const auto& resize : resizes.all) {
     c10::TensorImpl* impl = frame.tensors[static_cast<size_t>(resize.tensor)].impl;
     const at::Tensor tensor = tensor_of(impl);
     tensor.resize_(resize.sizes);
@@ -132,26 +133,36 @@ pjrt::LoadedExecutable compile(const std::string& name, uint64_t fingerprint,
   return out;
 }
 
-void compile(trace::Program& program, const std::string& text) {
-  program.fingerprint = base::hash_bytes(text);
-  program.executable = compile(program.name, program.fingerprint, text, program.compile_seconds);
-}
-
-void ensure_compiled(trace::Program& program) {
-  if (program.compiled.load(std::memory_order_acquire)) return;
-  std::call_once(program.compile_once, [&] {
-    const bool known = program.executable ||
-                       (!program.code.empty() && cache::ProgramStore::get().load_code(program));
-    if (!known) {
-      compile(program, program.text);
-      program.origin = trace::Program::Origin::kCompiled;
-      keep_compiled(program);
+void ensure_compiled(trace::Runnable& program) {
+  trace::Code& code = program.code;
+  while (!code.ready()) {
+    if (!code.claim()) {
+      code.wait();
+      continue;
+    }
+    try {
+      pjrt::LoadedExecutable loaded;
+      trace::Runnable::Stored& stored = program.stored;
+      if (!stored.code.empty()) {
+        loaded = cache::ProgramStore::get().load_code(
+            program.key, stored, cache::num_results(program), program.name, program.fingerprint);
+      }
+      const bool found = static_cast<bool>(loaded);
+      double seconds = stored.compile_seconds;
+      if (!found) {
+        program.fingerprint = base::hash_bytes(program.text);
+        loaded = compile(program.name, program.fingerprint, program.text, seconds);
+      }
+      code.publish(std::move(loaded), found ? stored.origin : trace::Code::Origin::kCompiled,
+                   seconds);
+      if (!found && program.lasting) keep_compiled(program);
+    } catch (...) {
+      if (!code.ready()) code.abandon();
+      throw;
     }
     program.text = {};
-    program.code = {};
-    program.temp_bytes = program.executable.executable().temp_bytes();
-    program.compiled.store(true, std::memory_order_release);
-  });
+    program.stored = {};
+  }
 }
 
 namespace {
@@ -195,40 +206,39 @@ trace::ProgramPtr make_program(trace::Node node) {
   program->flavor = flavor_of(node);
   program->fusible = program->num_counts == 0 &&
                      std::none_of(program->checks.begin(), program->checks.end(), raises_at_once);
-  program->node = std::make_shared<const trace::Node>(std::move(node));
-  program->has_node.store(true, std::memory_order_release);
+  program->lasting = is_lasting(node);
+  program->publish_node(std::move(node));
   return program;
 }
 
 }  // namespace
 
-trace::ProgramPtr build_program(const Frame& frame) {
+trace::Answer build_program(const Frame& frame) {
   check_writable(frame);
   const Inferred inferred = infer(frame);
   if (casts_into_out(frame)) raise_cpu_error(frame);
-  auto program = c10::make_intrusive<trace::Program>();
-  program->name = frame.op.name;
-  program->resizes = find_resizes(frame, inferred);
-  if (!program->resizes.empty()) return program;
+  trace::Resizes resizes = find_resizes(frame, inferred);
+  if (!resizes.all.empty()) return std::make_shared<const trace::Resizes>(std::move(resizes));
+  trace::ProgramPtr program;
   try {
     program = make_program(build_node(frame, inferred));
   } catch (...) {
-    program->refusal = refusal_of_lowering(frame);
-    return program;
+    return std::make_shared<const trace::Refusal>(
+        trace::Refusal{frame.op.name, refusal_of_lowering(frame)});
   }
   program->numbers = inferred.numbers;
   program->donations_at = frame.donations_at;
   return program;
 }
 
+// Two threads may both find it missing; only the publishing is in turn, as inferring may need
+// Python's lock.
 void add_node(const Frame& frame, trace::Program& program) {
-  const std::lock_guard lock(program.node_mutex);
   program.wants_node.store(false, std::memory_order_relaxed);
-  if (program.has_node.load(std::memory_order_relaxed)) return;
+  if (program.has_node()) return;
   trace::Node node = build_node(frame, infer(frame));
   trace::lower(node);  // fills in what only the lowering knows
-  program.node = std::make_shared<const trace::Node>(std::move(node));
-  program.has_node.store(true, std::memory_order_release);
+  program.publish_node(std::move(node));
 }
 
 trace::ProgramPtr donating(const trace::ProgramPtr& program, const std::vector<uint64_t>& mask) {
@@ -236,15 +246,19 @@ trace::ProgramPtr donating(const trace::ProgramPtr& program, const std::vector<u
   for (size_t i = 0; i < mask.size(); ++i) key.set(program->donations_at + i, mask[i]);
   const uint64_t hash = key.hash();
   cache::ProgramCache& cache = cache::ProgramCache::get();
-  if (trace::ProgramPtr known = cache.find(key, hash)) return known;
-  if (trace::ProgramPtr stored = cache::ProgramStore::get().load(key)) {
-    return cache.insert(key, hash, std::move(stored));
+  const auto as_program = [](const trace::Answer& answer) {
+    const auto* found = std::get_if<trace::ProgramPtr>(&answer);
+    return found == nullptr ? trace::ProgramPtr() : *found;
+  };
+  if (trace::ProgramPtr known = as_program(cache.find(key, hash))) return known;
+  if (trace::ProgramPtr stored = as_program(cache::ProgramStore::get().load(key))) {
+    return as_program(cache.insert(key, hash, std::move(stored)));
   }
-  if (!program->has_node.load(std::memory_order_acquire)) {
+  if (!program->has_node()) {
     program->wants_node.store(true, std::memory_order_relaxed);
     return program;
   }
-  trace::Node node = *program->node;
+  trace::Node node = program->node();
   for (size_t i = 0; i < node.tensors.size(); ++i) {
     node.tensors[i].donated = (mask[i / 64] >> (i % 64) & 1) != 0;
   }
@@ -252,7 +266,7 @@ trace::ProgramPtr donating(const trace::ProgramPtr& program, const std::vector<u
   made->numbers = program->numbers;
   made->key = key;
   made->donations_at = program->donations_at;
-  return cache.insert(key, hash, std::move(made));
+  return as_program(cache.insert(key, hash, std::move(made)));
 }
 
 namespace {

@@ -15,8 +15,9 @@ namespace torch_tpu::dispatch {
 // A function of the strides and of Frame::add_aliases, so a hit need not ask again.
 void check_writable(const Frame& frame);
 // out= tensors that the Meta kernel resized.
-std::vector<trace::Program::Resize> find_resizes(const Frame& frame, const Inferred& inferred);
-void apply_resizes(const std::vector<trace::Program::Resize>& resizes, const Frame& frame);
+trace::Resizes find_resizes(const Frame& frame, const Inferred& inferred);
+// Without the frame's leases.
+void apply_resizes(const trace::Resizes& resizes, const Frame& frame);
 // Within a catch block: a builder that refuses its operands, or a lowering that says so, means "not
 // for these arguments", or that they are bad, which the CPU is asked first. Other exceptions go on.
 std::string refusal_of_lowering(const Frame& frame);
@@ -24,13 +25,13 @@ std::string refusal_of_lowering(const Frame& frame);
 // `quick`: it should rather compile soon than run fastest.
 pjrt::LoadedExecutable compile(const std::string& name, uint64_t fingerprint,
                                const std::string& text, double& seconds, bool quick = false);
-void compile(trace::Program& program, const std::string& text);
 
-// Infers and lowers. The result may instead ask for out= tensors to be resized first, or say why
+// Infers and lowers. The answer may instead be that out= tensors are to be resized first, or why
 // there is no program. Nothing is compiled.
-trace::ProgramPtr build_program(const Frame& frame);
-// Before a program runs. Thread-safe.
-void ensure_compiled(trace::Program& program);
+trace::Answer build_program(const Frame& frame);
+// Before a program runs: compiles it, loads its code, or waits for the thread that does. Throws
+// what the compiler says; the next call tries again. Thread-safe.
+void ensure_compiled(trace::Runnable& program);
 // Gives a program from disk its node.
 void add_node(const Frame& frame, trace::Program& program);
 // The same call with some written tensors' memory given to the results, one bit each; the program

@@ -7,10 +7,14 @@ namespace torch_tpu::dispatch {
 
 bool has_lasting_meaning(const std::string& op) { return op.rfind("aten::", 0) == 0; }
 
-void keep_compiled(const trace::Program& program) {
-  const bool foreign = program.node && ops::as_foreign(*program.node->entry) != nullptr;
-  if (program.key.size() > 0 && (foreign || has_lasting_meaning(program.name))) {
-    cache::ProgramStore::get().store(program.key, program);
+bool is_lasting(const trace::Node& node) {
+  return ops::as_foreign(*node.entry) != nullptr || has_lasting_meaning(node.name);
+}
+
+void keep_compiled(const trace::Runnable& program) {
+  const auto* call = dynamic_cast<const trace::Program*>(&program);
+  if (call != nullptr && program.key.size() > 0) {
+    cache::ProgramStore::get().store(program.key, *call);
   }
 }
 

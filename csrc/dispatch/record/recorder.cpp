@@ -77,7 +77,7 @@ Value Recorder::value_of(const trace::ValuePtr& value) {
   const int64_t id = value->recorded_id();
   if (id >= 0) {
     const auto at = static_cast<size_t>(id - first_id_);
-    if (id < first_id_ || at >= values_.size()) value->buffer();  // of another recording: throws
+    if (id < first_id_ || at >= values_.size()) value->obtain();  // of another recording: throws
     const auto is_home = [&](const Scope* scope) { return scope->serial_ == homes_[at]; };
     if (homes_[at] != 0 && std::none_of(scopes_.begin(), scopes_.end(), is_home)) {
       throw trace::RecordedValue("a branch or loop wrote into a tensor of outside");
@@ -169,8 +169,9 @@ std::optional<std::string> Recorder::record(const Op& op, c10::Stack* stack) {
     Frame frame(op, stack->data() + (stack->size() - op.args.size()));
     check_writable(frame);
     const Inferred inferred = infer(frame);
-    const auto resizes = find_resizes(frame, inferred);
-    if (!resizes.empty()) {
+    const trace::Resizes resizes = find_resizes(frame, inferred);
+    if (!resizes.all.empty()) {
+      frame.leases.end();
       apply_resizes(resizes, frame);
       continue;
     }
@@ -187,7 +188,9 @@ std::optional<std::string> Recorder::record(const Op& op, c10::Stack* stack) {
       out = trace::lower_into(b_, node, inputs);
     } catch (...) {
       if (varies) throw;  // a decomposition would take sizes for numbers
-      return refusal_of_lowering(frame);
+      std::string reason = refusal_of_lowering(frame);
+      frame.leases.end();
+      return reason;
     }
     if (!out.counts.empty()) {
       throw trace::RecordedValue("the size of a result of " + op.name + " depends on values");
@@ -287,6 +290,7 @@ void Recorder::add_write(size_t argument, const trace::DeviceValue& old,
   b_.alias(static_cast<int64_t>(argument), static_cast<int64_t>(results_.size()));
   // A write through a view that covers everything leaves the view's layout or dtype.
   const trace::Geometry whole{output.base_sizes, output.base_strides, 0};
+  writes_.emplace_back(results_.size(), argument);
   results_.push_back(
       trace::read_view(value_of(value), value->strides(), whole, output.value_dtype));
   outputs_.push_back(std::move(output));
@@ -302,7 +306,21 @@ void Recorder::note_op(const std::string& name) {
   ops_.emplace_back(name, 1);
 }
 
-std::string Recorder::finish(trace::Program& program) {
+// A call of the whole is made or it is not: with a bad index, arguments keep what they hold.
+void Recorder::hold_back_writes() {
+  if (checks_.empty() || writes_.empty()) return;
+  Value fine;
+  for (const ops::PendingCheck& check : checks_) {
+    const Value one = b_.eq(check.flag, b_.splat_int(ops::kNoViolation, check.flag.type()));
+    fine = fine.defined() ? b_.and_(fine, one) : one;
+  }
+  for (const auto& [result, argument] : writes_) {
+    results_[result] = b_.select(fine, results_[result], values_[argument]);
+  }
+}
+
+std::string Recorder::finish(trace::Runnable& program) {
+  hold_back_writes();
   for (const ops::PendingCheck& check : checks_) {
     results_.push_back(check.flag);
     program.checks.push_back(check.what);

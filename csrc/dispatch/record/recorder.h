@@ -46,7 +46,7 @@ class Recorder {
   // one.
   void add_write(size_t argument, const trace::DeviceValue& old, const trace::ValuePtr& value);
   // The module of what was recorded, and what its program needs beside the executable.
-  std::string finish(trace::Program& program);
+  std::string finish(trace::Runnable& program);
   // From here on each op is printed with "scope/op at file.py:12" as its location.
   void set_scope(std::string scope) { scope_ = std::move(scope); }
   // How often each op was recorded, in the order first met.
@@ -98,6 +98,7 @@ class Recorder {
   std::string label_of(const std::string& op) const;
   stablehlo::Value value_of(const trace::ValuePtr& value);
   stablehlo::Value next_rng_state(uint64_t draws);
+  void hold_back_writes();
   trace::ValuePtr remember(const stablehlo::Value& value, trace::ShapeRef strides);
 
   Recorder* const outer_;
@@ -117,6 +118,7 @@ class Recorder {
   uint64_t given_draws_ = 0;
   std::vector<trace::Program::Output> outputs_;
   stablehlo::Values results_;
+  std::vector<std::pair<size_t, size_t>> writes_;  // of results: which, and the argument's place
   std::vector<std::pair<std::string, int>> ops_;
   std::optional<std::string> scope_;
 };

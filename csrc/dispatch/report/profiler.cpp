@@ -31,6 +31,7 @@
 #include "csrc/dispatch/report/profile_execution.h"
 #include "csrc/pjrt/buffer.h"
 #include "csrc/pjrt/client.h"
+#include "csrc/pjrt/runtime.h"
 
 namespace torch_tpu::dispatch {
 namespace {

@@ -61,15 +61,12 @@ trace::ValuePtr cut(trace::ValuePtr value, int64_t needed) {
 
 }  // namespace
 
-Counts read_counts(PJRT_Buffer* buffer, int count, int device) {
-  const trace::Shape dims = {count};
-  const auto value = c10::make_intrusive<trace::DeviceValue>(buffer, stablehlo::DType::kS64, dims,
-                                                             trace::Shape{1}, device);
+Counts read_counts(const pjrt::Buffer& buffer, int count) {
   Counts counts(static_cast<size_t>(count));
   const size_t bytes = counts.size() * sizeof(int64_t);
   const base::journal::Span span(base::journal::Kind::kHostRead, "size of a result", 0, 0,
                                  static_cast<int64_t>(bytes));
-  pjrt::read_dense(value->buffer(), counts.data(), bytes);
+  pjrt::read_dense(buffer, counts.data(), bytes);
   return counts;
 }
 

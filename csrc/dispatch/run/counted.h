@@ -13,8 +13,8 @@ namespace torch_tpu::dispatch {
 
 using Counts = c10::SmallVector<int64_t, 2>;
 
-// Takes the buffer (s64[count]) and waits for it.
-Counts read_counts(PJRT_Buffer* buffer, int count, int device);
+// Waits for the buffer, s64[count].
+Counts read_counts(const pjrt::Buffer& buffer, int count);
 
 // The tensor over the first elements of `value`. No program is compiled for a new count; only when
 // most of a large buffer is padding is it cut to the next power of two, so that memory is given

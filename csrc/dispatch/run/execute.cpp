@@ -18,13 +18,13 @@ void reserve_random(const Frame& frame, const trace::Program& program, uint64_t 
   state[1] = offset;
 }
 
-void execute(trace::Program& program, Execution& run, int device, trace::IssueLine line,
+void execute(trace::Runnable& program, Execution& run, int device, trace::IssueLine line,
              base::journal::Kind kind) {
   using stablehlo::DType;
   ensure_compiled(program);
   c10::SmallVector<trace::ValuePtr, 3> extra;  // kept alive during the call
   const auto add = [&](trace::ValuePtr value) {
-    run.args.push_back(value->raw());
+    run.args.push_back(value->obtain_raw());
     extra.push_back(std::move(value));
   };
   const auto add_pack = [&](DType dtype, const auto& numbers) {
@@ -38,9 +38,33 @@ void execute(trace::Program& program, Execution& run, int device, trace::IssueLi
   }
   program.runs.fetch_add(1, std::memory_order_relaxed);
   const base::journal::Span span(kind, program.name, program.fingerprint);
-  run_executable(program.executable, run.args, run.outs, device,
-                 {program.new_bytes, program.temp_bytes, run.keep},
-                 [&] { return program.name + device::line_text(line); });
+  run_executable(program.code.executable(), run.args, run.outs, device,
+                 {program.new_bytes + run.kept_bytes, program.code.temp_bytes(), run.keep},
+                 [&] { return program.name + line_text(line); });
+}
+
+trace::FlagsPtr take_flags(const trace::RunnablePtr& program, Outputs& outs, size_t first,
+                           const std::string* op, trace::IssueLine line, uint32_t thread) {
+  if (program->checks.empty()) return {};
+  std::vector<pjrt::Buffer> buffers = outs.take_from(first);
+  if (pjrt::Runtime::get().host_addressable()) {
+    bool fine = true;
+    for (const pjrt::Buffer& flag : buffers) {
+      fine = fine && flag.is_ready() &&
+             *static_cast<const int64_t*>(flag.unsafe_pointer()) == ops::kNoViolation;
+    }
+    if (fine) return {};
+  }
+  trace::Flags::Sources sources;
+  for (const ops::ValueCheck& check : program->checks) {
+    sources.push_back({&check, op, line, thread});
+  }
+  return device::make_flags(std::move(buffers), std::move(sources), program);
+}
+
+std::string line_text(trace::IssueLine line) {
+  const std::string text = trace::describe(line);
+  return text.empty() ? text : " at " + text;
 }
 
 }  // namespace torch_tpu::dispatch

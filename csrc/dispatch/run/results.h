@@ -28,12 +28,17 @@ void place_results(const std::vector<trace::Program::Output>& outputs,
         output.write >= 0 ? &frame.tensors[static_cast<size_t>(output.write)] : nullptr;
     if (target != nullptr && target->donated) {  // its memory is the result's: count it once
       target->value.reset();
-      target->cell->store({});
+      frame.leases.of(target->cell).forget();
     }
     trace::ValuePtr value = make_value(output);
     if (target != nullptr) {
       target->value.reset();
-      target->cell->store(std::move(value));
+      device::Lease& lease = frame.leases.of(target->cell);
+      if (frame.leases.single() && outputs.size() == 1) {
+        lease.finish(std::move(value));
+      } else {
+        lease.put(std::move(value));
+      }
     } else if (output.extent) {
       const int64_t count = counts[static_cast<size_t>(output.extent->count)];
       fresh.push_back(counted_tensor(*output.extent, count, output.dtype, std::move(value)));

@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <mutex>
+#include <stdexcept>
 
 #include "csrc/base/digest.h"
 #include "csrc/base/hash.h"
@@ -13,53 +14,64 @@
 namespace torch_tpu::dispatch {
 namespace {
 
+using base::journal::Kind;
+using base::journal::Span;
+
 // Programs over several devices wait for each other on them: they must be started one after
 // another, or two of them could each have half of the devices.
 std::mutex launching;
 
-}  // namespace
-
-void load_sharded(trace::Program& program, const std::string& text,
-                  const std::vector<int64_t>& devices, bool keep) {
-  program.fingerprint = base::hash_bytes(text);
-  // The text says all but the devices; the first word keeps it apart from the keys of ops.
+// The text says all but the devices; the first word keeps it apart from the keys of ops.
+trace::Key key_of(const std::string& text, const std::vector<int64_t>& devices) {
   static constexpr uint64_t kTag = base::hash_bytes("torch_tpu sharded program");
   const base::Digest digest = base::digest(text);
-  for (const uint64_t word : {kTag, digest.high, digest.low, uint64_t{text.size()}}) {
-    program.key.add(word);
-  }
-  for (const int64_t device : devices) program.key.add(device);
-  cache::ProgramStore& store = cache::ProgramStore::get();
-  if (keep) store.find_code(program);
-  if (program.code.empty() || !store.load_code(program)) {
-    program.origin = trace::Program::Origin::kCompiled;
-    const base::journal::Span span(base::journal::Kind::kCompile, program.name,
-                                   program.fingerprint);
-    const auto start = std::chrono::steady_clock::now();
-    program.executable = pjrt::compile_sharded(pjrt::Runtime::get().client(), text, devices);
-    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
-    program.compile_seconds = took.count();
-    if (keep) store.store(program.key, program);
-  }
-  program.code = {};
-  program.temp_bytes = program.executable.executable().temp_bytes();
+  trace::Key key;
+  for (const uint64_t word : {kTag, digest.high, digest.low, uint64_t{text.size()}}) key.add(word);
+  for (const int64_t device : devices) key.add(device);
+  return key;
 }
 
-std::vector<std::vector<PJRT_Buffer*>> start_sharded(
-    trace::Program& program, const std::vector<std::vector<PJRT_Buffer*>>& args,
-    std::span<const int64_t> keep) {
-  const size_t nouts = program.executable.num_outputs();
-  std::vector<std::vector<PJRT_Buffer*>> outs(args.size(), std::vector<PJRT_Buffer*>(nouts));
+}  // namespace
+
+ShardedCode::ShardedCode(std::string name, const std::string& text,
+                         const std::vector<int64_t>& devices, size_t results, bool keep)
+    : name_(std::move(name)), fingerprint_(base::hash_bytes(text)) {
+  const trace::Key key = key_of(text, devices);
+  cache::ProgramStore& store = cache::ProgramStore::get();
+  code_.claim();
+  trace::Runnable::Stored stored;
+  if (keep) stored = store.find_code(key);
+  pjrt::LoadedExecutable loaded;
+  if (!stored.code.empty()) loaded = store.load_code(key, stored, results, name_, fingerprint_);
+  if (loaded) {
+    code_.publish(std::move(loaded), stored.origin, stored.compile_seconds);
+    return;
+  }
+  const Span span(Kind::kCompile, name_, fingerprint_);
+  const auto start = std::chrono::steady_clock::now();
+  loaded = pjrt::compile_sharded(pjrt::Runtime::get().client(), text, devices);
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
+  if (loaded.num_outputs() != results) {
+    throw std::runtime_error(name_ + ": the module has " + std::to_string(loaded.num_outputs()) +
+                             " results, not " + std::to_string(results));
+  }
+  code_.publish(std::move(loaded), trace::Code::Origin::kCompiled, took.count());
+  if (keep) store.store_code(key, code_);
+}
+
+std::vector<Outputs> ShardedCode::start(const std::vector<std::vector<PJRT_Buffer*>>& args,
+                                        std::span<const int64_t> keep) {
+  std::vector<Outputs> outs(args.size());
   std::vector<PJRT_Buffer* const*> arg_lists;
   std::vector<PJRT_Buffer**> out_lists;
   for (size_t d = 0; d < args.size(); ++d) {
     arg_lists.push_back(args[d].data());
-    out_lists.push_back(outs[d].data());
+    out_lists.push_back(outs[d].prepare(code_.executable().num_outputs()));
   }
-  program.runs.fetch_add(1, std::memory_order_relaxed);
-  const base::journal::Span span(base::journal::Kind::kLaunch, program.name, program.fingerprint);
+  runs_.fetch_add(1, std::memory_order_relaxed);
+  const Span span(Kind::kLaunch, name_, fingerprint_);
   const std::lock_guard lock(launching);
-  pjrt::execute_sharded(pjrt::Runtime::get().client(), program.executable, arg_lists,
+  pjrt::execute_sharded(pjrt::Runtime::get().client(), code_.executable(), arg_lists,
                         args.at(0).size(), out_lists, keep);
   return outs;
 }

@@ -8,8 +8,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "csrc/dispatch/sharded/sharded_code.h"
 #include "csrc/ops/source.h"
-#include "csrc/trace/program.h"
 
 namespace torch_tpu::dispatch {
 
@@ -39,11 +39,11 @@ class ShardedProgram final : public c10::intrusive_ptr_target {
   // are not writes; those are in the arguments then.
   std::vector<Parts> run(const std::vector<Parts>& args);
 
-  const trace::Program& program() const { return *program_; }
+  const trace::Code& code() const { return code_.code(); }
 
  private:
   const ShardedModule module_;
-  trace::ProgramPtr program_;
+  ShardedCode code_;
 };
 
 }  // namespace torch_tpu::dispatch

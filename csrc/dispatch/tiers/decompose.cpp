@@ -8,6 +8,7 @@
 
 #include "csrc/device/cell.h"
 #include "csrc/dispatch/program/build.h"
+#include "csrc/dispatch/program/keep.h"
 #include "csrc/dispatch/record/recorder.h"
 #include "csrc/dispatch/run/copy_out.h"
 #include "csrc/dispatch/tiers/fallback.h"
@@ -210,7 +211,7 @@ void decompose_or_throw(const c10::OperatorHandle& handle, c10::Stack* stack,
   }
 }
 
-trace::ProgramPtr build_decomposed(const Frame& frame) {
+trace::Answer build_decomposed(const Frame& frame) {
   Registry& all = registry();
   auto program = c10::make_intrusive<trace::Program>();
   program->name = frame.op.name;
@@ -220,7 +221,9 @@ trace::ProgramPtr build_decomposed(const Frame& frame) {
     c10::Stack stack = recorded_arguments(frame, recorder);
     all.decomposer.run(frame.op.handle, &stack);
     add_results(frame.op, stack, recorder, *program);
-    compile(*program, recorder.finish(*program));
+    program->text = recorder.finish(*program);
+    ensure_compiled(*program);  // a compiler that refuses it means another tier
+    program->lasting = has_lasting_meaning(program->name);
     add_decomposed_op(frame.op.name);
     return program;
   } catch (const DecompositionFailed& error) {
@@ -233,10 +236,8 @@ trace::ProgramPtr build_decomposed(const Frame& frame) {
     reason = error.what_without_backtrace();
   }
   raise_cpu_error(frame);
-  program = c10::make_intrusive<trace::Program>();
-  program->name = frame.op.name;
-  program->refusal = reason.empty() ? "its decomposition failed" : reason;
-  return program;
+  if (reason.empty()) reason = "its decomposition failed";
+  return std::make_shared<const trace::Refusal>(trace::Refusal{frame.op.name, std::move(reason)});
 }
 
 std::set<std::string> decomposed_ops() {

@@ -38,7 +38,7 @@ void run_without_lowering(const c10::OperatorHandle& handle, c10::Stack* stack,
 void decompose_or_throw(const c10::OperatorHandle& handle, c10::Stack* stack,
                         const std::string& reason);
 
-trace::ProgramPtr build_decomposed(const Frame& frame);
+trace::Answer build_decomposed(const Frame& frame);
 
 // Names of the ops that became programs this way.
 std::set<std::string> decomposed_ops();
