@@ -108,6 +108,7 @@ void forget_awaited(Pending& pending, size_t count) {
 
 // The first `count` pending nodes, or all.
 void launch_first(Pending& pending, int device, size_t count, Cut why) {
+  pjrt::Runtime::get();  // throws in a forked child, before any lock is taken
   await_inputs(pending, count);
   const auto in_order = take_turn(pending.launching);
   trace::Segment segment;

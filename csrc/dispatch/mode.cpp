@@ -1,5 +1,6 @@
 #include "csrc/dispatch/mode.h"
 
+#include "csrc/base/fork.h"
 #include "csrc/dispatch/fused.h"
 
 namespace torch_tpu::dispatch {
@@ -21,7 +22,9 @@ GilHooks gil_hooks;         // the same
 
 base::Mode mode() { return static_cast<base::Mode>(mode_cell().load(std::memory_order_relaxed)); }
 void set_mode(base::Mode next) {
-  if (mode() == base::Mode::kFused && next != base::Mode::kFused) launch_all(Cut::kModeChange);
+  if (mode() == base::Mode::kFused && next != base::Mode::kFused && !base::in_bad_fork()) {
+    launch_all(Cut::kModeChange);
+  }
   mode_cell().store(static_cast<int>(next));
 }
 
