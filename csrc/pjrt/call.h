@@ -9,8 +9,8 @@
 namespace torch_tpu::pjrt {
 
 template <class Args>
-void call_plugin(const PJRT_Api* api, PJRT_Error* (*PJRT_Api::*member)(Args*), const char* function,
-                 Args* args) {
+void call(const PJRT_Api* api, PJRT_Error* (*PJRT_Api::*member)(Args*), const char* function,
+          Args* args) {
   if (base::in_bad_fork()) [[unlikely]]
     base::throw_bad_fork();
   if (!has_function(api, member)) [[unlikely]]
@@ -19,21 +19,19 @@ void call_plugin(const PJRT_Api* api, PJRT_Error* (*PJRT_Api::*member)(Args*), c
 }
 
 template <class Args>
-void call_plugin_noexcept(const PJRT_Api* api, PJRT_Error* (*PJRT_Api::*member)(Args*),
-                          Args* args) noexcept {
+void call_noexcept(const PJRT_Api* api, PJRT_Error* (*PJRT_Api::*member)(Args*),
+                   Args* args) noexcept {
   if (base::in_bad_fork()) return;  // what it would free is the parent's
   if (has_function(api, member)) discard(api, (api->*member)(args));
 }
 
 }  // namespace torch_tpu::pjrt
 
-#undef TORCH_TPU_PJRT_CALL
-#undef TORCH_TPU_PJRT_CALL_NOEXCEPT
-// Calls api->function(&args) with all checks; throws torch_tpu::pjrt::Error, and
-// std::runtime_error in a forked child.
+// Calls api->function(&args) with all checks; throws torch_tpu::pjrt::Error,
+// and std::runtime_error in a forked child.
 #define TORCH_TPU_PJRT_CALL(api, function, args) \
-  ::torch_tpu::pjrt::call_plugin((api), &PJRT_Api::function, #function, &(args))
+  ::torch_tpu::pjrt::call((api), &PJRT_Api::function, #function, &(args))
 // The same for destructors: never throws, ignores a missing function, and does
 // nothing in a forked child.
 #define TORCH_TPU_PJRT_CALL_NOEXCEPT(api, function, args) \
-  ::torch_tpu::pjrt::call_plugin_noexcept((api), &PJRT_Api::function, &(args))
+  ::torch_tpu::pjrt::call_noexcept((api), &PJRT_Api::function, &(args))
