@@ -1,5 +1,5 @@
-"""DLPack. On XLA:CPU device memory is host memory and is exported in place, read-only, as values
-never change; elsewhere only a consumer that asks for a copy on the CPU can have one."""
+"""DLPack: what is exported is a copy in host memory, and says so. Values never change and several
+tensors may share one, so nobody outside may have its memory to write."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torch_tpu import _C
 _to_dlpack_device = torch.Tensor.__dlpack_device__
 _to_dlpack = torch.Tensor.__dlpack__
 _to_capsule = torch._C._to_dlpack
-_READ_ONLY = 1
+_IS_COPIED = 2
 _FLAGS_OFFSET = 24  # in DLManagedTensorVersioned: after the version and two pointers
 
 
@@ -52,19 +52,26 @@ def tensor_dlpack(
         )
     if self.requires_grad:
         raise BufferError("Can't export tensors that require gradient, use tensor.detach()")
+    if self.is_conj():
+        raise BufferError("Can't export tensors with the conjugate bit set")
     if self.layout != torch.strided:
         raise BufferError("Can't export tensors with layout other than torch.strided")
+    if stream is not None and type(stream) is not int:
+        raise TypeError("stream must be ``int`` or ``none``")
     if dl_device is not None and dl_device[0] != torch.utils.dlpack.DLDeviceType.kDLCPU:
         raise BufferError(f"Can't export a tpu tensor to the DLPack device {tuple(dl_device)}")
-    host = None if copy else _share(self)
-    if host is not None:
-        return _read_only(_to_dlpack(host, stream=None, max_version=max_version))
-    if copy or (dl_device is not None and copy is not False):
-        return _to_dlpack(self.cpu(), stream=None, max_version=max_version)
-    raise BufferError(
-        f"Can't export a tensor on {self.device} without a copy: its memory can't be read from the "
-        "host. Use tensor.cpu()."
-    )
+    if copy is False:
+        raise BufferError(
+            f"Can't export a tensor on {self.device} without a copy: other tensors may share its "
+            "memory. Leave copy=False out."
+        )
+    if dl_device is None and not copy and not in_host_memory():
+        raise BufferError(
+            f"Can't export a tensor on {self.device} where it is: its memory can't be read from "
+            "the host. Use tensor.cpu()."
+        )
+    host = self.cpu().resolve_neg()
+    return _say_copied(_to_dlpack(host, stream=None, max_version=max_version))
 
 
 @functools.wraps(_to_capsule)
@@ -77,16 +84,7 @@ def in_host_memory() -> bool:
     return _C._device_properties()["platform_kind"] == "cpu"
 
 
-def _share(tensor: torch.Tensor) -> torch.Tensor | None:
-    if not in_host_memory() or tensor.is_conj() or tensor.is_neg():
-        return None
-    try:
-        return _C._to_host_zero_copy(tensor)
-    except RuntimeError:
-        return None
-
-
-def _read_only(capsule: Any) -> Any:
+def _say_copied(capsule: Any) -> Any:
     """Sets the flag that says so, which only DLPack 1.0 has."""
     import ctypes
 
@@ -96,5 +94,5 @@ def _read_only(capsule: Any) -> Any:
         api.PyCapsule_GetPointer.restype = ctypes.c_void_p
         address = api.PyCapsule_GetPointer(ctypes.py_object(capsule), name)
         flags = ctypes.c_uint64.from_address(address + _FLAGS_OFFSET)
-        flags.value |= _READ_ONLY
+        flags.value |= _IS_COPIED
     return capsule

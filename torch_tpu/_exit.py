@@ -8,6 +8,7 @@ So before finalization starts, those threads get the time to come to rest.
 from __future__ import annotations
 
 import atexit
+import os
 import sys
 import threading
 import time
@@ -23,18 +24,27 @@ _TALK_AFTER_SECONDS = 3.0
 
 
 def install() -> None:
+    atexit.register(_leave_threads_of_the_parent)
     atexit.register(_wait_for_autograd_threads)
     atexit.register(_stop_compiling)
 
 
 def _stop_compiling() -> None:
     """A compiler must not be at work while the plugin is torn down. It cannot be interrupted, so
-    what it is at is waited for; what is queued is dropped."""
+    what it is at is waited for; what is queued is dropped. In a forked child nothing compiles."""
+    if _C._is_in_bad_fork():
+        return
     talk = threading.Timer(_TALK_AFTER_SECONDS, _say_what_is_waited_for)
     talk.daemon = True
     talk.start()
     _C._fused_stop()
     talk.cancel()
+
+
+def _leave_threads_of_the_parent() -> None:
+    """PyTorch gives autograd's threads ten seconds to end. In a forked child there are none."""
+    if _C._is_in_bad_fork():
+        os.environ["TORCH_AUTOGRAD_SHUTDOWN_WAIT_LIMIT"] = "0"
 
 
 def _say_what_is_waited_for() -> None:

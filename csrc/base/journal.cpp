@@ -9,6 +9,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "csrc/base/fork.h"
 #include "csrc/base/hash.h"
 
 namespace torch_tpu::base::journal {
@@ -56,6 +57,7 @@ Journal& journal() {
   static auto* all = [] {  // leaked: threads may write at exit
     auto* made = new Journal();
     made->text_id("(others)");
+    hold_while_forking(made->mutex);  // a child may report, whatever threads it has lost
     return made;
   }();
   return *all;

@@ -6,15 +6,24 @@
 #include <unistd.h>
 
 #include "csrc/base/env.h"
+#include "csrc/base/fork.h"
 #include "csrc/base/journal.h"
 #include "csrc/base/signals.h"
 
 namespace torch_tpu::cache {
 
+namespace {
+
+struct AsConfigured : CompilePool {
+  AsConfigured() : CompilePool(static_cast<size_t>(base::env_compile_threads()), 1024) {}
+};
+
+}  // namespace
+
 CompilePool& CompilePool::get() {
-  // Leaked: stop() is called at exit by the bindings; after a fork the threads are not there.
-  static auto* pool = new CompilePool(static_cast<size_t>(base::env_compile_threads()), 1024);
-  return *pool;
+  // Never ends by itself: stop() is called at exit, by the bindings.
+  static base::PerProcess<AsConfigured> pool;
+  return pool.get();
 }
 
 bool CompilePool::submit(std::function<void()> task) {

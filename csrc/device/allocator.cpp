@@ -30,6 +30,12 @@ Stat make_stat(int64_t current, int64_t peak, int64_t allocated, int64_t freed) 
   return stat;
 }
 
+// For Python's questions; a forked child has no answer, and its lock may be held for ever.
+Ledger& ledger_of(c10::DeviceIndex index) {
+  check_not_forked();
+  return Ledger::of(check_device(index));
+}
+
 struct TpuAllocator final : c10::DeviceAllocator {
   c10::DataPtr allocate(size_t nbytes) override {
     const int device = current_device();
@@ -48,8 +54,9 @@ struct TpuAllocator final : c10::DeviceAllocator {
 
   // Small and large pools are not told apart: only the first entry (AGGREGATE) is filled.
   DeviceStats getDeviceStats(c10::DeviceIndex index) override {
+    Ledger& ledger = ledger_of(index);
     launch_pending(check_device(index));
-    const MemoryCounts counts = Ledger::of(check_device(index)).counts();
+    const MemoryCounts counts = ledger.counts();
     const Stat number =
         make_stat(counts.current_values, counts.peak_values, counts.allocations, counts.frees);
     const Stat bytes = make_stat(counts.current_bytes, counts.peak_bytes, counts.total_allocated,
@@ -65,11 +72,9 @@ struct TpuAllocator final : c10::DeviceAllocator {
     return stats;
   }
   void resetAccumulatedStats(c10::DeviceIndex index) override {
-    Ledger::of(check_device(index)).reset_accumulated();
+    ledger_of(index).reset_accumulated();
   }
-  void resetPeakStats(c10::DeviceIndex index) override {
-    Ledger::of(check_device(index)).reset_peak();
-  }
+  void resetPeakStats(c10::DeviceIndex index) override { ledger_of(index).reset_peak(); }
   std::pair<size_t, size_t> getMemoryInfo(c10::DeviceIndex index) override {
     const int device = check_device(index);
     return {static_cast<size_t>(free_memory(device)), static_cast<size_t>(total_memory(device))};

@@ -19,7 +19,9 @@ struct Hooks final : at::PrivateUse1HooksInterface {
   void init() const override { check_not_forked(); }
   bool isBuilt() const override { return true; }
   bool isAvailable() const override { return pjrt::Runtime::available(); }
-  bool hasPrimaryContext(c10::DeviceIndex) const override { return pjrt::Runtime::started(); }
+  bool hasPrimaryContext(c10::DeviceIndex) const override {
+    return pjrt::Runtime::started() && !pjrt::Runtime::in_bad_fork();
+  }
 
   c10::DeviceIndex deviceCount() const override {
     return static_cast<c10::DeviceIndex>(device_count());

@@ -4,10 +4,10 @@
 #include <cstdlib>
 #include <map>
 #include <mutex>
-#include <shared_mutex>
 
 #include <ATen/core/CachingHostAllocator.h>
 
+#include "csrc/base/fork.h"
 #include "csrc/device/allocator.h"
 
 namespace torch_tpu::device {
@@ -16,6 +16,8 @@ namespace {
 constexpr size_t kPage = 4096;
 
 struct PinnedAllocator final : at::HostAllocator {
+  // A forked child frees what it has inherited, and may pin memory of its own.
+  PinnedAllocator() { base::hold_while_forking(mutex_); }
   c10::DataPtr allocate(size_t nbytes) override;
   void copy_data(void* dest, const void* src, size_t count) const override {
     default_copy_data(dest, src, count);
@@ -24,7 +26,7 @@ struct PinnedAllocator final : at::HostAllocator {
   bool record_event(void*, void*, c10::Stream) override { return true; }
   void empty_cache() override {}  // nothing is cached
   at::HostStats get_stats() override {
-    std::shared_lock lock(mutex_);
+    std::lock_guard lock(mutex_);
     return stats_;
   }
   void reset_accumulated_stats() override {
@@ -46,7 +48,7 @@ struct PinnedAllocator final : at::HostAllocator {
             &stats_.allocated_bytes};
   }
 
-  mutable std::shared_mutex mutex_;
+  mutable std::mutex mutex_;
   std::map<uintptr_t, size_t> live_;  // start -> bytes
   at::HostStats stats_;
 };
@@ -66,6 +68,7 @@ c10::DataPtr PinnedAllocator::allocate(size_t nbytes) {
     TORCH_CHECK_WITH(OutOfMemoryError, false, "Cannot allocate ", nbytes,
                      " bytes of pinned host memory.");
   }
+  c10::DataPtr owner(data, data, &std::free, c10::DeviceType::CPU);  // should the next line throw
   std::lock_guard lock(mutex_);
   live_.emplace(reinterpret_cast<uintptr_t>(data), nbytes);
   stats_.active_requests.increase(1);
@@ -73,7 +76,8 @@ c10::DataPtr PinnedAllocator::allocate(size_t nbytes) {
   stats_.allocations.increase(1);
   stats_.allocated_bytes.increase(nbytes);
   stats_.num_host_alloc += 1;
-  return c10::DataPtr(data, data, &release_pinned, c10::DeviceType::CPU);
+  TORCH_INTERNAL_ASSERT(owner.compare_exchange_deleter(&std::free, &release_pinned));
+  return owner;
 }
 
 void PinnedAllocator::release(void* data) noexcept {
@@ -93,7 +97,7 @@ void PinnedAllocator::release(void* data) noexcept {
 
 bool PinnedAllocator::contains(const void* data) const noexcept {
   const auto address = reinterpret_cast<uintptr_t>(data);
-  std::shared_lock lock(mutex_);
+  std::lock_guard lock(mutex_);
   auto next = live_.upper_bound(address);
   if (next == live_.begin()) return false;
   const auto& [start, nbytes] = *--next;

@@ -25,9 +25,19 @@ TpuBackend::TpuBackend(GroupInfo info, c10::intrusive_ptr<c10d::Backend> transpo
   if (size_ > 1) Watchdog::get().watch(group_);
 }
 
-TpuBackend::~TpuBackend() { shutdown(); }
+TpuBackend::~TpuBackend() {
+  if (made_.forked_since()) {
+    // We are a child, and these have threads, which are not here: their ends would wait for ever.
+    static_cast<void>(transport_.release());
+    static_cast<void>(new auto(xla_));
+    static_cast<void>(new auto(group_));
+    return;
+  }
+  shutdown();
+}
 
 void TpuBackend::shutdown() {
+  if (made_.forked_since()) return;
   if (std::exchange(ended_, true)) return;
   const bool failed = group_->failed();
   if (!failed) group_->shutdown();
@@ -37,7 +47,9 @@ void TpuBackend::shutdown() {
   if (failed || !group_->outstanding().empty()) static_cast<void>(transport_.release());
 }
 
-void TpuBackend::abort() { group_->abort("the process group was aborted"); }
+void TpuBackend::abort() {
+  if (!made_.forked_since()) group_->abort("the process group was aborted");
+}
 
 c10d::ErrorType TpuBackend::getError() {
   return group_->failed() ? c10d::ErrorType::COMM_ERROR : c10d::ErrorType::SUCCESS;
@@ -115,6 +127,9 @@ TpuBackend::Start TpuBackend::on_devices(Plan& plan, const CallPtr& call, Start 
 }
 
 WorkPtr TpuBackend::issue(Plan plan, Start start) {
+  TORCH_CHECK_WITH(DistBackendError, !made_.forked_since(), "[", plan.op, "] process group '",
+                   group_->info().name, "' was made by the process that forked this one. Make a ",
+                   "new one here.");
   const at::AutoDispatchBelowADInplaceOrView below;  // copies of inputs are no part of any graph
   auto call = std::make_shared<Call>();
   int device = check_tensors(plan.op, plan.reads);

@@ -7,6 +7,7 @@
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
+#include "csrc/base/fork.h"
 #include "csrc/distributed/group.h"
 #include "csrc/distributed/xla_transport.h"
 
@@ -105,6 +106,7 @@ class TpuBackend final : public c10d::Backend {
   bool coalescing_ = false;
   std::vector<WorkPtr> coalesced_;
   bool ended_ = false;
+  const base::ForkMark made_;
 };
 
 }  // namespace torch_tpu::distributed

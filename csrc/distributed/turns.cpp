@@ -3,6 +3,8 @@
 #include <map>
 #include <memory>
 
+#include "csrc/base/fork.h"
+
 namespace torch_tpu::distributed {
 
 Turns& Turns::of(int device) {
@@ -34,6 +36,7 @@ bool Turn::await(std::chrono::steady_clock::time_point until) {
 }
 
 void Turn::pass() {
+  if (base::in_bad_fork()) return;  // who waits for it does so in another process
   std::lock_guard lock(turns_.mutex_);
   if (turns_.open_.erase(number_) != 0) turns_.changed_.notify_all();
 }

@@ -3,11 +3,13 @@
 #include <chrono>
 #include <thread>
 
+#include "csrc/base/fork.h"
+
 namespace torch_tpu::distributed {
 
 Waiters& Waiters::get() {
-  static auto* waiters = new Waiters();  // leaked: its threads may outlive static destructors
-  return *waiters;
+  static base::PerProcess<Waiters> waiters;  // its threads may outlive static destructors
+  return waiters.get();
 }
 
 void Waiters::run(std::function<void()> task) {

@@ -7,6 +7,7 @@
 #include <pthread.h>
 #include <unistd.h>
 
+#include "csrc/base/fork.h"
 #include "csrc/distributed/agreement.h"
 #include "csrc/distributed/flight.h"
 #include "csrc/distributed/processes.h"
@@ -46,8 +47,8 @@ std::terminate_handler before_ours = nullptr;
 }  // namespace
 
 Watchdog& Watchdog::get() {
-  static auto* watchdog = new Watchdog();  // leaked: its thread may outlive static destructors
-  return *watchdog;
+  static base::PerProcess<Watchdog> watchdog;  // its thread may outlive static destructors
+  return watchdog.get();
 }
 
 void Watchdog::watch(const std::shared_ptr<Group>& group) {

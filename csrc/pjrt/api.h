@@ -1,5 +1,5 @@
-// How every PJRT C function is called: argument structs, the error check, and
-// the guard against functions a plugin is too old to have.
+// What a call of a PJRT C function needs: its argument struct, the check of its
+// error, and whether the plugin has it at all. The call itself is in call.h.
 #pragma once
 
 #include <cstddef>
@@ -49,27 +49,7 @@ bool has_function(const PJRT_Api* api, Function* PJRT_Api::* member) noexcept {
   return static_cast<size_t>(end) <= api->struct_size && *entry != nullptr;
 }
 
-template <class Args>
-void call(const PJRT_Api* api, PJRT_Error* (*PJRT_Api::*member)(Args*), const char* function,
-          Args* args) {
-  if (!has_function(api, member)) [[unlikely]]
-    throw_missing_function(api, function);
-  check(api, (api->*member)(args), function);
-}
-
-template <class Args>
-void call_noexcept(const PJRT_Api* api, PJRT_Error* (*PJRT_Api::*member)(Args*),
-                   Args* args) noexcept {
-  if (has_function(api, member)) discard(api, (api->*member)(args));
-}
-
 }  // namespace torch_tpu::pjrt
 
-// Calls api->function(&args) with all checks; throws torch_tpu::pjrt::Error.
-#define TORCH_TPU_PJRT_CALL(api, function, args) \
-  ::torch_tpu::pjrt::call((api), &PJRT_Api::function, #function, &(args))
-// The same for destructors: never throws, ignores a missing function.
-#define TORCH_TPU_PJRT_CALL_NOEXCEPT(api, function, args) \
-  ::torch_tpu::pjrt::call_noexcept((api), &PJRT_Api::function, &(args))
 #define TORCH_TPU_PJRT_HAS(api, function) \
   ::torch_tpu::pjrt::has_function((api), &PJRT_Api::function)

@@ -4,6 +4,8 @@
 #include <string>
 #include <vector>
 
+#include "csrc/pjrt/call.h"
+
 namespace torch_tpu::pjrt {
 namespace {
 

@@ -13,6 +13,7 @@
 
 #include "csrc/base/env.h"
 #include "csrc/base/signals.h"
+#include "csrc/pjrt/call.h"
 #include "csrc/pjrt/code_room.h"
 #include "csrc/pjrt/plugin_prepare.h"
 

@@ -1,6 +1,8 @@
 // Device and DeviceDescription: one PJRT query per method.
 #include "csrc/pjrt/device.h"
 
+#include "csrc/pjrt/call.h"
+
 namespace torch_tpu::pjrt {
 namespace {
 

@@ -4,6 +4,8 @@
 #include <memory>
 #include <optional>
 
+#include "csrc/pjrt/call.h"
+
 namespace torch_tpu::pjrt {
 namespace {
 

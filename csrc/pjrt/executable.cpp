@@ -3,6 +3,7 @@
 
 #include <utility>
 
+#include "csrc/pjrt/call.h"
 #include "csrc/pjrt/client.h"
 
 namespace torch_tpu::pjrt {

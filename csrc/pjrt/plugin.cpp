@@ -10,6 +10,7 @@
 
 #include <dlfcn.h>
 
+#include "csrc/pjrt/call.h"
 #include "csrc/pjrt/plugin_prepare.h"
 #include "csrc/pjrt/plugin_resolve.h"
 

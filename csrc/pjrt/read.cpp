@@ -19,7 +19,13 @@ void read_dense(const Buffer& buffer, void* dst, size_t bytes) {
 EarlyRead::EarlyRead(const Buffer& buffer, size_t bytes)
     : bytes_(std::make_shared<std::vector<char>>(bytes)),
       arrival_(buffer.copy_to_host(bytes_->data(), bytes, HostLayout::row_major())) {
-  arrival_.on_ready([kept = bytes_](const Error*) {});
+  try {
+    arrival_.on_ready([kept = bytes_](const Error*) {});
+  } catch (...) {
+    // Nobody keeps the bytes then: the transfer must be over before they go.
+    arrival_.await();
+    throw;
+  }
 }
 
 const char* EarlyRead::wait() const {

@@ -4,11 +4,11 @@
 #include <mutex>
 #include <stdexcept>
 
-#include <pthread.h>
 #include <sys/sysinfo.h>
 #include <unistd.h>
 
 #include "csrc/base/env.h"
+#include "csrc/base/fork.h"
 #include "csrc/pjrt/span.h"
 
 namespace torch_tpu::pjrt {
@@ -16,41 +16,45 @@ namespace {
 
 std::mutex start_mutex;
 std::atomic<Runtime*> instance{nullptr};
-std::atomic<bool> bad_fork{false};
 
-// Runs in the child. The mutex may have been held by a thread that no longer exists, so the child
-// must be turned away before it is taken.
-void after_fork_in_child() {
-  if (instance.load(std::memory_order_relaxed) != nullptr) bad_fork.store(true);
-}
+// While it lives, and for good once the client has started, a forked child cannot use the device.
+class Starting {
+ public:
+  Starting() noexcept { base::set_forks_are_bad(true); }
+  Starting(const Starting&) = delete;
+  Starting& operator=(const Starting&) = delete;
+  ~Starting() {
+    if (!started_) base::set_forks_are_bad(false);
+  }
+  void done() noexcept { started_ = true; }
 
-[[noreturn]] void throw_bad_fork() {
-  throw std::runtime_error(
-      "Cannot re-initialize TPU in forked subprocess. To use TPU with multiprocessing, you must "
-      "use the 'spawn' start method");
-}
+ private:
+  bool started_ = false;
+};
 
 }  // namespace
 
 Runtime& Runtime::get() {
-  if (bad_fork.load(std::memory_order_relaxed)) throw_bad_fork();
+  // First of all: the mutex may be held by a thread that is not in this process.
+  if (base::in_bad_fork()) [[unlikely]]
+    base::throw_bad_fork();
   if (Runtime* runtime = instance.load(std::memory_order_acquire)) return *runtime;
   std::lock_guard lock(start_mutex);
   if (Runtime* runtime = instance.load(std::memory_order_acquire)) return *runtime;
+  Starting starting;
   // Never deleted: buffers held by Python objects may outlive any static destructor.
   auto* runtime = new Runtime();
-  static std::once_flag once;
-  std::call_once(once, [] { pthread_atfork(nullptr, nullptr, after_fork_in_child); });
+  starting.done();
   instance.store(runtime, std::memory_order_release);
   return *runtime;
 }
 
 bool Runtime::started() noexcept { return instance.load(std::memory_order_acquire) != nullptr; }
 
-bool Runtime::in_bad_fork() noexcept { return bad_fork.load(std::memory_order_relaxed); }
+bool Runtime::in_bad_fork() noexcept { return base::in_bad_fork(); }
 
 bool Runtime::available() noexcept {
-  if (bad_fork.load(std::memory_order_relaxed)) return false;
+  if (in_bad_fork()) return false;
   if (started()) return true;
   try {
     const PluginSpec spec = resolve_plugin(base::env_plugin(), search_dirs());

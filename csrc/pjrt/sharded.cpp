@@ -1,5 +1,7 @@
 #include "csrc/pjrt/sharded.h"
 
+#include "csrc/pjrt/call.h"
+
 namespace torch_tpu::pjrt {
 
 LoadedExecutable compile_sharded(const Client& client, std::string_view program,

@@ -3,6 +3,8 @@
 
 #include <utility>
 
+#include "csrc/pjrt/call.h"
+
 namespace torch_tpu::pjrt {
 
 Topology Topology::create(std::shared_ptr<Plugin> plugin, const std::string& name,

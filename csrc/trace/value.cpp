@@ -95,6 +95,7 @@ const pjrt::Buffer& DeviceValue::demand() const {
     throw RecordedValue(
         "the elements of a tensor are needed while its ops are only being recorded");
   }
+  pjrt::Runtime::get();  // throws in a forked child, where nobody would launch it or keep a promise
   std::exception_ptr no_room;
   if (pending()) no_room = the_runner.launch(device_);
   if (only_padded()) the_runner.compact(const_cast<DeviceValue&>(*this));
@@ -160,10 +161,7 @@ void DeviceValue::fail(std::exception_ptr error) noexcept {
 }
 
 DeviceValue::~DeviceValue() {
-  if (!entered_) return;
-  Ledger::of(device_).leave(this);
-  // After a fork the plugin's threads and locks are gone; the memory is the parent's to free.
-  if (pjrt::Runtime::in_bad_fork()) buffer_.release();
+  if (entered_) Ledger::of(device_).leave(this);
 }
 
 Ledger::Ledger(int device) : limit_(base::env_memory_limit()), device_(device) {}
@@ -204,6 +202,8 @@ void Ledger::unlink(DeviceValue* value) noexcept {
 }
 
 void Ledger::leave(DeviceValue* value) noexcept {
+  // In a forked child the lock may be held for ever, and the memory is the parent's.
+  if (pjrt::Runtime::in_bad_fork()) return;
   std::lock_guard lock(mutex_);
   unlink(value);
   if (!value->known_ready_) remember_dropped(*value);
@@ -214,7 +214,7 @@ void Ledger::leave(DeviceValue* value) noexcept {
 }
 
 void Ledger::remember_dropped(const DeviceValue& value) noexcept {
-  if (pjrt::Runtime::in_bad_fork() || finished(value.buffer_)) return;
+  if (finished(value.buffer_)) return;
   try {
     if (dropped_.size() >= settle_at_) {
       settle();

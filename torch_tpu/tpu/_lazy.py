@@ -44,7 +44,7 @@ def _is_in_bad_fork() -> bool:
 def _lazy_init() -> None:
     if not _queued and _C._is_initialized():
         return
-    _C._init()
+    _C._init()  # first: in a forked child it raises, and the lock may be held for ever
     with _lock:
         while _queued:
             _queued.pop(0)()

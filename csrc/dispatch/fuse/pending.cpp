@@ -150,6 +150,7 @@ std::exception_ptr share_out(const std::vector<Launcher::Failure>& failures) {
 
 // The first `count` pending nodes, or all.
 Launched launch_first(Pending& pending, int device, size_t count, Cut why) {
+  pjrt::Runtime::get();  // throws in a forked child, before any lock is taken
   await_inputs(pending, count);
   const auto in_order = take_turn(pending.launching);
   pending.launcher.retry(device);

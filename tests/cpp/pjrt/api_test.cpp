@@ -4,6 +4,10 @@
 #include <cstddef>
 #include <cstring>
 
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "csrc/pjrt/call.h"
 #include "csrc/pjrt/named_value.h"
 #include "tests/cpp/pjrt/test_util.h"
 
@@ -42,6 +46,35 @@ TEST(Api, NullEntriesAreRefused) {
   auto args = make_args<PJRT_Client_DmaMap_Args>();
   const Error error = expect_error([&] { TORCH_TPU_PJRT_CALL(&api, PJRT_Client_DmaMap, args); });
   EXPECT_TRUE(error.is_unimplemented());
+}
+
+TEST(Api, AForkedChildCallsNothing) {
+  PJRT_Api api = *testing::cpu_client()->api();
+  static int calls = 0;
+  api.PJRT_Event_Destroy = [](PJRT_Event_Destroy_Args*) -> PJRT_Error* {
+    ++calls;
+    return nullptr;
+  };
+  auto args = make_args<PJRT_Event_Destroy_Args>();
+  TORCH_TPU_PJRT_CALL_NOEXCEPT(&api, PJRT_Event_Destroy, args);
+  ASSERT_EQ(calls, 1);
+  base::set_forks_are_bad(true);
+  const pid_t child = fork();
+  if (child == 0) {
+    bool refused = false;
+    TORCH_TPU_PJRT_CALL_NOEXCEPT(&api, PJRT_Event_Destroy, args);
+    try {
+      TORCH_TPU_PJRT_CALL(&api, PJRT_Event_Destroy, args);
+    } catch (const std::runtime_error& error) {
+      refused = std::strstr(error.what(), "in forked subprocess") != nullptr;
+    }
+    _exit(refused && calls == 1 ? 0 : 1);
+  }
+  base::set_forks_are_bad(false);
+  int status = -1;
+  waitpid(child, &status, 0);
+  EXPECT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), 0);
 }
 
 TEST(Error, KeepsCodeFunctionAndMessage) {
