@@ -2,6 +2,7 @@
 // loaded, then the folder. And where a compiled one goes.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -59,6 +60,7 @@ class ProgramStore {
   std::optional<std::string> find(Words words, bool& from_pack);
   void keep(Words words, const std::string& blob);
   void refuse(Words words, const std::exception& error, bool from_pack) noexcept;
+  void warn_of_pack(const std::exception& error) noexcept;  // once
   void record(Words words, std::string_view blob);
 
   std::mutex mutex_;
@@ -67,6 +69,7 @@ class ProgramStore {
   bool recording_ = false;
   std::map<std::vector<uint64_t>, std::string> recorded_;
   StoreStats stats_;
+  std::atomic<bool> said_pack_{false};
 };
 
 }  // namespace torch_tpu::cache
