@@ -2,6 +2,8 @@
 
 #include "csrc/cache/bytes.h"
 #include "csrc/pjrt/runtime.h"
+#include "csrc/trace/bounded.h"
+#include "csrc/trace/buffer_type.h"
 
 namespace torch_tpu::cache {
 namespace {
@@ -199,11 +201,33 @@ void read(ByteReader& in, Program& program) {
   }
 }
 
-// Buffers the executable gives back, by what we know of it.
-size_t expected_outputs(const Program& program) {
-  size_t count = program.checks.size() + (program.num_counts > 0 ? 1 : 0);
-  for (const Program::Output& output : program.outputs) count += output.defined ? 1 : 0;
-  return count;
+// A buffer that the executable gives back, by what we know of it.
+struct Result {
+  PJRT_Buffer_Type type;  // PJRT_Buffer_Type_INVALID: not known here
+  trace::ShapeRef dims;
+};
+
+Result result_of(const Program::Output& output) {
+  // Of a program over several devices only the number is known here.
+  const bool known = output.dtype != c10::ScalarType::Undefined;
+  return {known ? trace::buffer_type(output.value_dtype) : PJRT_Buffer_Type_INVALID,
+          output.base_sizes};
+}
+
+// That code and description are of the same program: the description says how much memory is read.
+void check_results(const pjrt::LoadedExecutable& loaded, const std::vector<Result>& expected) {
+  if (loaded.num_outputs() != expected.size()) {
+    throw BadBytes("code with another number of results");
+  }
+  const std::vector<PJRT_Buffer_Type> types = loaded.executable().output_types();
+  const std::vector<std::vector<int64_t>> dims = loaded.executable().output_dims();
+  for (size_t i = 0; i < expected.size(); ++i) {
+    if (expected[i].type == PJRT_Buffer_Type_INVALID) continue;
+    if (i >= types.size() || types[i] != expected[i].type || i >= dims.size() ||
+        trace::ShapeRef(dims[i]) != expected[i].dims) {
+      throw BadBytes("code whose result " + std::to_string(i) + " is of another type");
+    }
+  }
 }
 
 }  // namespace
@@ -231,9 +255,16 @@ trace::ProgramPtr decode_program(std::string_view bytes) {
 
 void load_code(Program& program) {
   pjrt::LoadedExecutable loaded = pjrt::Runtime::get().client().deserialize(program.code);
-  if (loaded.num_outputs() != expected_outputs(program)) {
-    throw BadBytes("code with another number of results");
+  std::vector<Result> expected;
+  for (const Program::Output& output : program.outputs) {
+    if (output.defined) expected.push_back(result_of(output));
   }
+  const int64_t counts = program.num_counts;
+  if (counts > 0) expected.push_back({PJRT_Buffer_Type_S64, counts});
+  for (size_t i = 0; i < program.checks.size(); ++i) {
+    expected.push_back({PJRT_Buffer_Type_S64, {}});
+  }
+  check_results(loaded, expected);
   program.executable = std::move(loaded);
 }
 
@@ -250,9 +281,21 @@ void decode_fused(std::string_view bytes, trace::FusedProgram& program) {
   if (in.get<uint32_t>() != kVersion) throw BadBytes("another version of programs");
   const double seconds = in.get<double>();
   pjrt::LoadedExecutable loaded = pjrt::Runtime::get().client().deserialize(in.text());
-  if (loaded.num_outputs() != program.alive.size() + (program.checks.empty() ? 0 : 1)) {
-    throw BadBytes("code with another number of results");
+  std::vector<Result> all;
+  for (const trace::ProgramPtr& node : program.nodes) {
+    for (const Program::Output& output : node->outputs) {
+      if (output.defined) all.push_back(result_of(output));
+    }
   }
+  std::vector<Result> expected;
+  for (size_t i = 0; i < program.alive.size(); ++i) {
+    expected.push_back(all.at(program.alive[i]));
+    if (!program.bounds || program.bounds->results.at(i).empty()) continue;
+    expected.back().dims = program.bounds->results[i];
+  }
+  const auto flags = static_cast<int64_t>(program.checks.size());
+  if (flags > 0) expected.push_back({PJRT_Buffer_Type_S64, flags});
+  check_results(loaded, expected);
   program.executable = std::move(loaded);
   program.temp_bytes = program.executable.executable().temp_bytes();
   program.compile_seconds = seconds;
