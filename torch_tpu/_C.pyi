@@ -218,6 +218,10 @@ class _CompiledFunction:
     def __len__(self) -> int: ...
     def __call__(self, args: list[Any]) -> list[Any] | None: ...
 
+# exported.cpp
+def _module_signature(
+    text: str,
+) -> tuple[list[tuple[torch.dtype, list[int]]], list[tuple[torch.dtype, list[int]]]]: ...
 def _load_module(
     name: str,
     text: str,

@@ -4,46 +4,19 @@ It takes over a second to import, so its module is completed when somebody else 
 
 from __future__ import annotations
 
-import importlib.abc
-import importlib.machinery
 import sys
-from collections.abc import Sequence
-from types import ModuleType
 from typing import Any
 
 import torch
+
+from torch_tpu._on_import import on_import
 
 _MODULE = "torch.distributed.tensor._dispatch"
 
 
 def install() -> None:
     """Completes DTensor's dispatcher now, or once it is imported."""
-    if _MODULE in sys.modules:
-        _complete(sys.modules[_MODULE])
-    else:
-        sys.meta_path.insert(0, _Finder())
-
-
-class _Finder(importlib.abc.MetaPathFinder):
-    """Finds one module as the others would, and runs `_complete` after it."""
-
-    def find_spec(
-        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> importlib.machinery.ModuleSpec | None:
-        if name != _MODULE:
-            return None
-        sys.meta_path.remove(self)
-        spec = importlib.machinery.PathFinder.find_spec(name, path, target)
-        if spec is not None and spec.loader is not None:
-            loader: Any = spec.loader
-            execute = loader.exec_module
-
-            def exec_module(module: ModuleType) -> None:
-                execute(module)
-                _complete(module)
-
-            loader.exec_module = exec_module
-        return spec
+    on_import(_MODULE, _complete)
 
 
 def _complete(dispatch: Any) -> None:

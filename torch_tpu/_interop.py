@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from torch_tpu import _dlpack, _serialization
+from torch_tpu import _dlpack, _safetensors_package, _serialization
 
 
 def install() -> None:
@@ -22,6 +22,7 @@ def install() -> None:
     _no_sharing_between_processes()
     _dlpack.install()
     _serialization.install()
+    _safetensors_package.install()
 
 
 def _wrap(owner: Any, name: str, make: Callable[[Any], Any]) -> None:

@@ -3,10 +3,13 @@ every number is checked before it is used."""
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import math
 import os
-from collections.abc import Mapping
+import stat
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple, TypeGuard
 
 import torch
@@ -58,17 +61,51 @@ class Entry(NamedTuple):
 
 def read_header(path: str) -> tuple[dict[str, Entry], dict[str, str] | None, int]:
     """The tensors, the metadata and the size of a file."""
-    with open(path, "rb") as file:
-        size = os.fstat(file.fileno()).st_size
-        if size < 8:
-            raise SafetensorsError(f"[{path}] is no safetensors file: only {size} bytes.")
-        length = int.from_bytes(file.read(8), "little")
-        if length > _MAX_HEADER or 8 + length > size:
-            raise SafetensorsError(
-                f"[{path}] is damaged or no safetensors file: its header would have {length} "
-                f"bytes, the file has {size}."
-            )
-        raw = file.read(length)
+    with open_file(path) as (file, entries, metadata):
+        return entries, metadata, os.fstat(file.fileno()).st_size
+
+
+@contextlib.contextmanager
+def open_file(
+    path: str,
+) -> Iterator[tuple[io.FileIO, dict[str, Entry], dict[str, str] | None]]:
+    """A file, its tensors and its metadata."""
+    # Not to wait for the other end of a pipe.
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode):
+        os.close(descriptor)
+        raise SafetensorsError(f"[{path}] is no file.")
+    with open(descriptor, "rb", buffering=0) as file:
+        yield file, *_parse_header(file, path, status.st_size)
+
+
+def read_entry(file: io.FileIO, entry: Entry, path: str) -> torch.Tensor:
+    """A tensor of the file in memory of its own."""
+    host = torch.empty(entry.shape, dtype=entry.dtype)
+    memory = host.reshape(-1).view(torch.uint8).numpy().data
+    file.seek(entry.start)
+    done = 0
+    while done < len(memory):
+        count = file.readinto(memory[done:])
+        if not count:
+            raise SafetensorsError(f"[{path}] is cut off: it ends within a tensor.")
+        done += count
+    return host
+
+
+def _parse_header(
+    file: io.FileIO, path: str, size: int
+) -> tuple[dict[str, Entry], dict[str, str] | None]:
+    if size < 8:
+        raise SafetensorsError(f"[{path}] is no safetensors file: only {size} bytes.")
+    length = int.from_bytes(file.read(8) or b"", "little")
+    if length > _MAX_HEADER or 8 + length > size:
+        raise SafetensorsError(
+            f"[{path}] is damaged or no safetensors file: its header would have {length} "
+            f"bytes, the file has {size}."
+        )
+    raw = file.read(length) or b""
     try:
         header = json.loads(raw.decode("utf-8"), object_pairs_hook=_unique)
     except (ValueError, RecursionError) as error:
@@ -85,7 +122,7 @@ def read_header(path: str) -> tuple[dict[str, Entry], dict[str, str] | None, int
         _check_layout(entries, 8 + length, size)
     except SafetensorsError as error:
         raise SafetensorsError(f"[{path}] {error}") from None
-    return entries, metadata, size
+    return entries, metadata
 
 
 def encode_header(

@@ -95,7 +95,7 @@ class safe_open:  # noqa: N801, safetensors' name
 
     def get_tensor(self, name: str) -> torch.Tensor:
         """Loads one tensor."""
-        return _to_device(self._host(name), self._device)
+        return to_device(self._host(name), self._device)
 
     def get_slice(self, name: str) -> Slice:
         """A tensor that loads only the part it is indexed with."""
@@ -145,10 +145,11 @@ class Slice:
         return NAMES[self._entry.dtype]
 
     def __getitem__(self, index: Any) -> torch.Tensor:
-        return _to_device(self._host[index].contiguous(), self._device)
+        return to_device(self._host[index].contiguous(), self._device)
 
 
-def _to_device(host: torch.Tensor, device: str | torch.device) -> torch.Tensor:
+def to_device(host: torch.Tensor, device: str | torch.device) -> torch.Tensor:
+    """Uploads a tensor, or uses its memory in place where that can be."""
     device = torch.device(device)
     if device.type == "tpu" and host.numel():
         return _C._from_host_zero_copy(host, _get_device_index(device, optional=True))

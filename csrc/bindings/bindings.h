@@ -15,6 +15,7 @@ void bind_fused(py::module_& m);        // Fused Eager
 void bind_explain(py::module_& m);      // journal, programs, misses
 void bind_cache(py::module_& m);        // programs on disk and in packs
 void bind_compiled(py::module_& m);     // graphs of torch.compile
+void bind_exported(py::module_& m);     // modules from files
 void bind_regions(py::module_& m);      // control flow inside a recording
 void bind_foreign(py::module_& m);      // kernels in JAX and Pallas
 void bind_topology(py::module_& m);     // compiling for devices that are not attached

@@ -32,6 +32,7 @@ py::dict store_stats() {
   out["misses"] = stats.disk.misses;
   out["stores"] = stats.disk.stores;
   out["damaged"] = stats.disk.damaged;
+  out["refused"] = stats.disk.refused;
   out["evictions"] = stats.disk.evictions;
   out["failures"] = stats.disk.failures;
   out["bytes_read"] = stats.disk.bytes_read;

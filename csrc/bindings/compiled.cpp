@@ -1,11 +1,10 @@
-// Recording graphs for torch.compile and for export, and calling what was compiled or loaded. See
-// torch_tpu/_compile and torch_tpu/_export.
+// Recording graphs for torch.compile and for export, and calling what was compiled or loaded (by
+// exported.cpp). See torch_tpu/_compile and torch_tpu/_export.
 
-#include <torch/csrc/Dtype.h>
-#include <torch/csrc/DynamicTypes.h>
 #include <torch/csrc/autograd/python_variable.h>
 
 #include "csrc/bindings/bindings.h"
+#include "csrc/bindings/dtype.h"
 #include "csrc/dispatch/call/target.h"
 #include "csrc/dispatch/graph/exported.h"
 #include "csrc/dispatch/graph/graph_recording.h"
@@ -73,15 +72,6 @@ std::optional<pjrt::PlatformKind> platform_of(const std::optional<std::string>& 
   throw py::value_error("no platform is called '" + *name + "'");
 }
 
-c10::ScalarType scalar_type(const py::handle& dtype) {
-  if (!THPDtype_Check(dtype.ptr())) throw py::type_error("expected a torch.dtype");
-  return reinterpret_cast<THPDtype*>(dtype.ptr())->scalar_type;
-}
-
-py::object dtype_object(c10::ScalarType type) {
-  return py::reinterpret_borrow<py::object>(reinterpret_cast<PyObject*>(torch::getTHPDtype(type)));
-}
-
 // Everything a module needs to be run elsewhere, for torch_tpu/_export/lower.py.
 py::dict describe(const dispatch::RecordedModule& module) {
   py::list outputs;
@@ -111,31 +101,6 @@ py::dict describe(const dispatch::RecordedModule& module) {
   out["checks"] = checks;
   out["draws"] = module.description.draws;
   return out;
-}
-
-CompiledPtr load_module(const std::string& name, const std::string& text, int device,
-                        const py::list& inputs, const py::list& kept, const py::list& outputs,
-                        const std::vector<std::pair<std::string, std::string>>& checks,
-                        uint64_t draws) {
-  dispatch::ModuleToLoad module{name, text, device, {}, {}, {}, {}, draws};
-  using Sizes = std::vector<int64_t>;
-  for (const py::handle& item : inputs) {
-    const auto [dtype, sizes] = item.cast<std::pair<py::object, Sizes>>();
-    module.inputs.push_back({scalar_type(dtype), sizes});
-  }
-  for (const py::handle& item : kept) {
-    module.kept.push_back(item.is_none() ? at::Tensor() : item.cast<at::Tensor>());
-  }
-  for (const py::handle& item : outputs) {
-    const auto [write, dtype, sizes, strides] =
-        item.cast<std::tuple<int, py::object, Sizes, Sizes>>();
-    module.outputs.push_back({write, scalar_type(dtype), sizes, strides});
-  }
-  for (const auto& [kind, message] : checks) {
-    module.checks.push_back({message, ops::check_kind(kind)});
-  }
-  const py::gil_scoped_release release;
-  return dispatch::load_module(module);
 }
 
 // The variants of one graph: they differ in how arguments lie in memory and in numbers among them.
@@ -423,10 +388,6 @@ void bind_compiled(py::module_& m) {
       .def("add", &CompiledFunction::add, py::arg("graph"), py::arg("constants"), py::arg("others"))
       .def("__len__", &CompiledFunction::size)
       .def("__call__", &CompiledFunction::call, py::arg("args"));
-  m.def("_load_module", &load_module, py::arg("name"), py::arg("text"), py::arg("device"),
-        py::arg("inputs"), py::arg("kept"), py::arg("outputs"), py::arg("checks"),
-        py::arg("draws"));
-  m.def("_plain", &dispatch::plain, py::arg("tensor"), py::call_guard<py::gil_scoped_release>());
 }
 
 }  // namespace torch_tpu::bindings

@@ -51,6 +51,7 @@ PYBIND11_MODULE(_C, m) {
   bindings::bind_explain(m);
   bindings::bind_cache(m);
   bindings::bind_compiled(m);
+  bindings::bind_exported(m);
   bindings::bind_regions(m);
   bindings::bind_foreign(m);
   bindings::bind_topology(m);

@@ -13,7 +13,6 @@
 #include <unistd.h>
 
 #include "csrc/base/env.h"
-#include "csrc/cache/files.h"
 
 namespace torch_tpu::cache {
 namespace {
@@ -116,13 +115,33 @@ std::shared_ptr<const DiskCache::Folders> DiskCache::folders() {
   return folders_;
 }
 
+File DiskCache::read(const Folders& at, const std::string& name, std::string& bytes) {
+  try {
+    const std::string shown = folder_ + "/" + subfolder_ + "/" + name;
+    File file = open_own_file(at.home.fd(), name, shown, Links::kRefuse);
+    if (!file) return {};
+    // Only what says that it is an entry of this very size is read: no memory for anything else.
+    const uint64_t size = size_of(file);
+    if (entry_size(read_at(file, 0, kEntryStartBytes)) != size) {
+      damaged(name, "its header does not fit its " + std::to_string(size) + " bytes");
+      return {};
+    }
+    bytes = read_at(file, 0, size);
+    return file;
+  } catch (const UnsafeFile& problem) {
+    refuse(problem.what());
+  } catch (const std::bad_alloc&) {  // it is compiled again, which takes less
+  }
+  return {};
+}
+
 std::optional<std::string> DiskCache::load(Words words) {
   const auto at = folders();
   if (!at) return std::nullopt;
   const std::string name = name_of(words);
-  const File file(openat(at->home.fd(), name.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
   std::string bytes;
-  if (!file || !read_all(file, bytes)) {
+  const File file = read(*at, name, bytes);
+  if (!file) {
     count([](DiskStats& stats) { ++stats.misses; });
     return std::nullopt;
   }
@@ -147,6 +166,15 @@ void DiskCache::damaged(const std::string& name, const std::string& why) {
   if (said_damaged_.exchange(true)) return;
   warn_("A stored program was damaged (" + why + ") and has been removed: " + folder_ + "/" +
         subfolder_ + "/" + name + ". It is compiled again.");
+}
+
+// Not removed, so that somebody can look at it; the program that is compiled in its place is.
+void DiskCache::refuse(const std::string& why) {
+  count([](DiskStats& stats) { ++stats.refused; });
+  if (said_refused_.exchange(true)) return;
+  warn_("A stored program is not used: " + why +
+        ". It is machine code, so only files that nobody else can write are used. It is compiled "
+        "again, as is every other file of this kind; `torch-tpu cache clear` removes them all.");
 }
 
 void DiskCache::drop(Words words, const std::string& why) noexcept {
@@ -191,6 +219,7 @@ void DiskCache::write_description(const Folders& at) {
 void DiskCache::store_entry(Words words, std::string_view entry) noexcept {
   if (off_ || read_only_) return;
   if (max_bytes_ > 0 && static_cast<int64_t>(entry.size()) > max_bytes_) return;
+  if (entry.size() > kMaxEntryBytes) return;
   try {
     const std::string name = name_of(words);
     auto at = folders();
@@ -212,7 +241,8 @@ void DiskCache::store_entry(Words words, std::string_view entry) noexcept {
   } catch (const std::system_error& problem) {
     count([](DiskStats& stats) { ++stats.failures; });
     const int code = problem.code().value();
-    if (code == EMFILE || code == ENFILE || code == EINTR) return;  // may go better next time
+    if (code == EMFILE || code == ENFILE || code == EINTR) return;      // may go better next time
+    if (code == EISDIR || code == ENOTEMPTY || code == EEXIST) return;  // a folder in its place
     if (read_only_.exchange(true)) return;
     warn_("Programs compiled from now on are not kept for later runs: writing to " + folder_ +
           " failed (" + problem.code().message() +
@@ -294,10 +324,8 @@ void DiskCache::for_each(const std::function<void(const std::string& entry)>& vi
   const auto at = folders();
   if (!at) return;
   for (const std::string& name : list_folder(at->home)) {
-    if (!name.ends_with(kSuffix)) continue;
-    const File file(openat(at->home.fd(), name.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
     std::string bytes;
-    if (file && read_all(file, bytes)) visit(bytes);
+    if (name.ends_with(kSuffix) && read(*at, name, bytes)) visit(bytes);
   }
 }
 

@@ -1,8 +1,8 @@
 // Compiled programs between runs: a folder of byte records that any number of processes share
 // without locks. A record is written aside and renamed into place, so a reader finds all of it or
 // nothing; a checksum catches what a crash left. What is in the folder is machine code that will be
-// run, so a folder that somebody else can write is not used. Nothing here ever stops the program: a
-// cache that cannot work says so once and is left alone.
+// run, so neither a folder nor a file that somebody else can write is used. Nothing here ever stops
+// the program: a cache that cannot work says so once and is left alone.
 #pragma once
 
 #include <atomic>
@@ -14,6 +14,7 @@
 #include <string_view>
 
 #include "csrc/cache/entry.h"
+#include "csrc/cache/files.h"
 #include "csrc/cache/fingerprint.h"
 
 namespace torch_tpu::cache {
@@ -23,6 +24,7 @@ struct DiskStats {
   uint64_t misses = 0;
   uint64_t stores = 0;
   uint64_t damaged = 0;  // entries dropped
+  uint64_t refused = 0;  // files that somebody else could have written, or that are none
   uint64_t evictions = 0;
   uint64_t failures = 0;  // entries that could not be written
   uint64_t bytes_read = 0;
@@ -68,7 +70,10 @@ class DiskCache {
   // Throws std::system_error. False: the folder is gone.
   bool write(const Folders& at, const std::string& name, std::string_view bytes);
   void write_description(const Folders& at);
+  // All of an entry's file. Empty: there is none, or none to be used, which is said.
+  File read(const Folders& at, const std::string& name, std::string& bytes);
   void damaged(const std::string& name, const std::string& why);
+  void refuse(const std::string& why);
   bool time_to_evict(size_t bytes);
   template <typename Change>
   void count(Change change) {
@@ -90,6 +95,7 @@ class DiskCache {
   std::atomic<bool> off_{false};
   std::atomic<bool> read_only_{false};
   std::atomic<bool> said_damaged_{false};
+  std::atomic<bool> said_refused_{false};
 };
 
 }  // namespace torch_tpu::cache

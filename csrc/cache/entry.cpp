@@ -48,6 +48,16 @@ std::string_view bytes_of(Words words) {
 
 }  // namespace
 
+uint64_t entry_size(std::string_view start) {
+  if (start.size() < kEntryStartBytes || !start.starts_with(kMagic)) return 0;
+  ByteReader in(start.substr(kMagic.size()));
+  if (in.get<uint32_t>() != kVersion) return 0;
+  const uint64_t words = uint64_t{in.get<uint32_t>()} * 8;
+  const auto blob = in.get<uint64_t>();
+  const uint64_t size = kEntryStartBytes + kDigestBytes + words + blob + kDigestBytes;
+  return blob <= kMaxEntryBytes && size <= kMaxEntryBytes ? size : 0;
+}
+
 base::Digest digest_of(Words words) { return base::digest(bytes_of(words)); }
 
 std::string encode_entry(const base::Digest& fingerprint, Words words, std::string_view blob) {

@@ -17,6 +17,13 @@ using Words = std::span<const uint64_t>;
 
 base::Digest digest_of(Words words);
 
+// No compiler gives more: an executable is a protobuf message. What claims to be larger is damaged.
+inline constexpr uint64_t kMaxEntryBytes = uint64_t{2} << 30;
+// The size of the entry that begins with these bytes, so that what is no entry need not be read; 0
+// when it is none.
+inline constexpr size_t kEntryStartBytes = 24;
+uint64_t entry_size(std::string_view start);
+
 std::string encode_entry(const base::Digest& fingerprint, Words words, std::string_view blob);
 
 enum class EntryState {

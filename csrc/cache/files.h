@@ -35,6 +35,11 @@ class UnsafeFolder : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
+// Whoever could write the file, too. Also for what is no file at all.
+class UnsafeFile : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
 
 // Makes a folder and those above it, for the user alone. Existing ones are left as they are. Throws
 // std::system_error.
@@ -44,9 +49,14 @@ void make_folder(int parent, const std::string& name);
 // who and what to do. Throws std::system_error when it cannot be opened.
 File open_own_folder(int parent, const std::string& name, const std::string& shown);
 
+// Opens a regular file to read that this user or root owns and nobody else may write; else
+// UnsafeFile, which says what it is, who could write it, and what makes it safe. Never waits for
+// the other end of a pipe. An empty File, with errno, when it is not there or cannot be opened.
+enum class Links { kRefuse, kFollow };
+File open_own_file(int parent, const std::string& name, const std::string& shown, Links links);
+
 std::vector<std::string> list_folder(const File& folder);  // without . and ..
-// All of a regular file; false when it is none or cannot be read.
-bool read_all(const File& file, std::string& bytes);
+uint64_t size_of(const File& file);
 // `size` bytes from `offset`, or fewer when the file ends or fails.
 std::string read_at(const File& file, uint64_t offset, uint64_t size);
 int write_all(const File& file, std::string_view bytes);  // 0, or the error

@@ -20,16 +20,19 @@ namespace torch_tpu::cache {
 void write_pack(const std::string& path, const Fingerprint& fingerprint,
                 const std::vector<std::string>& entries);
 
-// Immutable, so thread-safe. The file stays open and only what is looked up is read: not mapped, as
-// a file cut short meanwhile would take the process down.
+// Immutable, so thread-safe. Every byte is looked at when it is opened, entry by entry; then the
+// file stays open and what is looked up is read again. It is not mapped, as a file cut short
+// meanwhile would take the process down.
 class Pack {
  public:
-  // Throws std::runtime_error: no pack, damaged, or of another fingerprint and then in what.
+  // Throws std::runtime_error: no pack, damaged, of another fingerprint and then in what, or a file
+  // that somebody else could have written.
   static Pack open(const std::string& path, const Fingerprint& here);
   // Whatever its fingerprint.
   static Pack open(const std::string& path);
   Pack(Pack&&) = default;
 
+  // Throws BadBytes when the file has changed since it was opened.
   std::optional<std::string> load(Words words) const;
   size_t size() const { return index_.size(); }
   const Fingerprint& fingerprint() const { return fingerprint_; }
@@ -38,6 +41,7 @@ class Pack {
  private:
   Pack() = default;
   void read_front(const std::string& path);
+  void check_entries(const std::string& path) const;
 
   struct Place {
     base::Digest key;

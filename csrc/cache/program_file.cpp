@@ -2,6 +2,8 @@
 
 #include "csrc/cache/bytes.h"
 #include "csrc/pjrt/runtime.h"
+#include "csrc/trace/bounded.h"
+#include "csrc/trace/buffer_type.h"
 
 namespace torch_tpu::cache {
 namespace {
@@ -187,6 +189,11 @@ void read(ByteReader& in, Program& program) {
   }
 }
 
+ResultType result_of(const trace::Runnable::Output& output) {
+  // A write's tensor dtype may be unknown, but not its value's.
+  return {trace::buffer_type(output.value_dtype), output.base_sizes};
+}
+
 void write(ByteWriter& out, const trace::Resizes& resizes) {
   out.add<uint32_t>(static_cast<uint32_t>(resizes.all.size()));
   for (const trace::Resizes::Resize& resize : resizes.all) {
@@ -307,16 +314,51 @@ trace::Runnable::Stored decode_code(std::string_view bytes) {
   return out;
 }
 
-pjrt::LoadedExecutable load_executable(std::string_view code, size_t results) {
+pjrt::LoadedExecutable load_executable(std::string_view code, const ResultTypes& results) {
   pjrt::LoadedExecutable loaded = pjrt::Runtime::get().client().deserialize(code);
-  if (loaded.num_outputs() != results) throw BadBytes("code with another number of results");
+  if (loaded.num_outputs() != results.size()) {
+    throw BadBytes("code with another number of results");
+  }
+  const std::vector<PJRT_Buffer_Type> types = loaded.executable().output_types();
+  const std::vector<std::vector<int64_t>> dims = loaded.executable().output_dims();
+  for (size_t i = 0; i < results.size(); ++i) {
+    if (results[i].type == PJRT_Buffer_Type_INVALID) continue;
+    if (i >= types.size() || types[i] != results[i].type || i >= dims.size() ||
+        trace::ShapeRef(dims[i]) != trace::ShapeRef(results[i].dims)) {
+      throw BadBytes("code whose result " + std::to_string(i) + " is of another type");
+    }
+  }
   return loaded;
 }
 
-size_t num_results(const trace::Runnable& program) {
-  size_t count = program.checks.size() + (program.num_counts > 0 ? 1 : 0);
-  for (const Program::Output& output : program.outputs) count += output.defined ? 1 : 0;
-  return count;
+ResultTypes result_types(const trace::Runnable& program) {
+  ResultTypes out;
+  for (const trace::Runnable::Output& output : program.outputs) {
+    if (output.defined) out.push_back(result_of(output));
+  }
+  if (program.num_counts > 0) {
+    out.push_back({PJRT_Buffer_Type_S64, {int64_t{program.num_counts}}});
+  }
+  out.insert(out.end(), program.checks.size(), ResultType{PJRT_Buffer_Type_S64, {}});
+  return out;
+}
+
+ResultTypes result_types(const trace::FusedProgram& program) {
+  ResultTypes all;
+  for (const trace::ProgramPtr& node : program.nodes) {
+    for (const Program::Output& output : node->outputs) {
+      if (output.defined) all.push_back(result_of(output));
+    }
+  }
+  ResultTypes out;
+  for (size_t i = 0; i < program.alive.size(); ++i) {
+    out.push_back(all.at(program.alive[i]));
+    if (!program.bounds || program.bounds->results.at(i).empty()) continue;
+    out.back().dims = program.bounds->results[i];
+  }
+  const auto flags = static_cast<int64_t>(program.checks.size());
+  if (flags > 0) out.push_back({PJRT_Buffer_Type_S64, {flags}});
+  return out;
 }
 
 }  // namespace torch_tpu::cache

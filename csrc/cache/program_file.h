@@ -24,11 +24,18 @@ std::string encode_code(double compile_seconds, std::string_view executable);
 // Throws BadBytes when the bytes are no code.
 trace::Runnable::Stored decode_code(std::string_view bytes);
 
-// Loads an executable into the client. Throws BadBytes when it has another number of results, and
-// pjrt::Error when the plugin does not take it.
-pjrt::LoadedExecutable load_executable(std::string_view code, size_t results);
+// A buffer that an executable gives back.
+struct ResultType {
+  PJRT_Buffer_Type type = PJRT_Buffer_Type_INVALID;  // this one: not known here
+  trace::Shape dims;
+};
+using ResultTypes = std::vector<ResultType>;
+ResultTypes result_types(const trace::Runnable& program);
+ResultTypes result_types(const trace::FusedProgram& program);
 
-// Buffers that the program gives back.
-size_t num_results(const trace::Runnable& program);
+// Loads an executable into the client. Throws BadBytes when it gives other results than the
+// description says, which decides how much memory is read; pjrt::Error when the plugin does not
+// take it.
+pjrt::LoadedExecutable load_executable(std::string_view code, const ResultTypes& results);
 
 }  // namespace torch_tpu::cache

@@ -58,15 +58,28 @@ std::optional<std::string> ProgramStore::find(Words words, bool& from_pack) {
   }
   from_pack = true;
   for (const auto& pack : packs) {
-    if (auto blob = pack->load(words)) return blob;
+    try {
+      if (auto blob = pack->load(words)) return blob;
+    } catch (const std::exception& error) {
+      warn_of_pack(error);
+    }
   }
   from_pack = false;
   DiskCache* disk = DiskCache::get();
   return disk == nullptr ? std::nullopt : disk->load(words);
 }
 
+void ProgramStore::warn_of_pack(const std::exception& error) noexcept {
+  if (said_pack_.exchange(true)) return;
+  try {
+    TORCH_WARN("A program of a pack is not used: ", error.what(), ". It is compiled instead.");
+  } catch (...) {  // warnings are errors here
+  }
+}
+
 // What a process cannot read is compiled again and written anew.
 void ProgramStore::refuse(Words words, const std::exception& error, bool from_pack) noexcept {
+  if (from_pack) warn_of_pack(error);
   DiskCache* disk = DiskCache::get();
   if (from_pack || disk == nullptr) return;
   const auto* answer = dynamic_cast<const pjrt::Error*>(&error);
@@ -131,7 +144,7 @@ void ProgramStore::count_load(bool from_pack, double saved, double took) {
 
 pjrt::LoadedExecutable ProgramStore::load_code(const trace::Key& key,
                                                const trace::Runnable::Stored& stored,
-                                               size_t results, const std::string& name,
+                                               const ResultTypes& results, const std::string& name,
                                                uint64_t fingerprint) noexcept {
   const auto start = std::chrono::steady_clock::now();
   const base::journal::Span span(base::journal::Kind::kLoadFromDisk, name, fingerprint);

@@ -2,6 +2,7 @@
 // loaded, then the folder. And where a compiled one goes.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -11,6 +12,7 @@
 
 #include "csrc/cache/disk_cache.h"
 #include "csrc/cache/pack.h"
+#include "csrc/cache/program_file.h"
 #include "csrc/trace/fused.h"
 #include "csrc/trace/key.h"
 #include "csrc/trace/program.h"
@@ -41,7 +43,7 @@ class ProgramStore {
 
   // The executable of what was found. Without one it is of no use: compile the program.
   pjrt::LoadedExecutable load_code(const trace::Key& key, const trace::Runnable::Stored& stored,
-                                   size_t results, const std::string& name,
+                                   const ResultTypes& results, const std::string& name,
                                    uint64_t fingerprint) noexcept;
 
   // Throws std::runtime_error with what differs when it is for another compiler, device or build.
@@ -61,6 +63,7 @@ class ProgramStore {
   std::optional<std::string> find(Words words, bool& from_pack);
   void keep(Words words, const std::string& blob);
   void refuse(Words words, const std::exception& error, bool from_pack) noexcept;
+  void warn_of_pack(const std::exception& error) noexcept;  // once
   void record(Words words, std::string_view blob);
   void count_load(bool from_pack, double saved, double took);
 
@@ -70,6 +73,7 @@ class ProgramStore {
   bool recording_ = false;
   std::map<std::vector<uint64_t>, std::string> recorded_;
   StoreStats stats_;
+  std::atomic<bool> said_pack_{false};
 };
 
 }  // namespace torch_tpu::cache

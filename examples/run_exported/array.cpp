@@ -17,23 +17,23 @@ static_assert(std::endian::native == std::endian::little, "the files are little-
 namespace fs = std::filesystem;
 
 constexpr DType kDTypes[] = {
-    {"bool", "BOOL", "b1", PJRT_Buffer_Type_PRED, 1},
-    {"int8", "I8", "i1", PJRT_Buffer_Type_S8, 1},
-    {"int16", "I16", "i2", PJRT_Buffer_Type_S16, 2},
-    {"int32", "I32", "i4", PJRT_Buffer_Type_S32, 4},
-    {"int64", "I64", "i8", PJRT_Buffer_Type_S64, 8},
-    {"uint8", "U8", "u1", PJRT_Buffer_Type_U8, 1},
-    {"uint16", "U16", "u2", PJRT_Buffer_Type_U16, 2},
-    {"uint32", "U32", "u4", PJRT_Buffer_Type_U32, 4},
-    {"uint64", "U64", "u8", PJRT_Buffer_Type_U64, 8},
-    {"float16", "F16", "f2", PJRT_Buffer_Type_F16, 2},
-    {"bfloat16", "BF16", "V2", PJRT_Buffer_Type_BF16, 2},
-    {"float32", "F32", "f4", PJRT_Buffer_Type_F32, 4},
-    {"float64", "F64", "f8", PJRT_Buffer_Type_F64, 8},
-    {"float8_e4m3fn", "F8_E4M3", "V1", PJRT_Buffer_Type_F8E4M3FN, 1},
-    {"float8_e5m2", "F8_E5M2", "V1", PJRT_Buffer_Type_F8E5M2, 1},
-    {"complex64", "C64", "c8", PJRT_Buffer_Type_C64, 8},
-    {"complex128", nullptr, "c16", PJRT_Buffer_Type_C128, 16},
+    {"bool", "BOOL", "b1", "i1", PJRT_Buffer_Type_PRED, 1},
+    {"int8", "I8", "i1", "i8", PJRT_Buffer_Type_S8, 1},
+    {"int16", "I16", "i2", "i16", PJRT_Buffer_Type_S16, 2},
+    {"int32", "I32", "i4", "i32", PJRT_Buffer_Type_S32, 4},
+    {"int64", "I64", "i8", "i64", PJRT_Buffer_Type_S64, 8},
+    {"uint8", "U8", "u1", "ui8", PJRT_Buffer_Type_U8, 1},
+    {"uint16", "U16", "u2", "ui16", PJRT_Buffer_Type_U16, 2},
+    {"uint32", "U32", "u4", "ui32", PJRT_Buffer_Type_U32, 4},
+    {"uint64", "U64", "u8", "ui64", PJRT_Buffer_Type_U64, 8},
+    {"float16", "F16", "f2", "f16", PJRT_Buffer_Type_F16, 2},
+    {"bfloat16", "BF16", "V2", "bf16", PJRT_Buffer_Type_BF16, 2},
+    {"float32", "F32", "f4", "f32", PJRT_Buffer_Type_F32, 4},
+    {"float64", "F64", "f8", "f64", PJRT_Buffer_Type_F64, 8},
+    {"float8_e4m3fn", "F8_E4M3", "V1", "f8E4M3FN", PJRT_Buffer_Type_F8E4M3FN, 1},
+    {"float8_e5m2", "F8_E5M2", "V1", "f8E5M2", PJRT_Buffer_Type_F8E5M2, 1},
+    {"complex64", "C64", "c8", "complex<f32>", PJRT_Buffer_Type_C64, 8},
+    {"complex128", nullptr, "c16", "complex<f64>", PJRT_Buffer_Type_C128, 16},
 };
 
 [[noreturn]] void fail(const fs::path& path, const std::string& what) {
@@ -179,6 +179,20 @@ const DType& dtype_by_name(const std::string& name) {
   throw std::runtime_error("the element type " + name + " is not known here");
 }
 
+const DType* dtype_by_type(PJRT_Buffer_Type type) {
+  for (const DType& dtype : kDTypes) {
+    if (dtype.type == type) return &dtype;
+  }
+  return nullptr;
+}
+
+const DType* dtype_by_mlir(std::string_view name) {
+  for (const DType& dtype : kDTypes) {
+    if (dtype.mlir == name) return &dtype;
+  }
+  return nullptr;
+}
+
 int64_t Array::count() const { return count_of(shape); }
 
 std::string type_text(const DType& dtype, const std::vector<int64_t>& shape) {
@@ -255,8 +269,9 @@ void write_safetensors(const fs::path& path,
 }
 
 Safetensors::Safetensors(fs::path path) : path_(std::move(path)) {
+  if (!fs::is_regular_file(path_)) fail(path_, "cannot be read: it is no file");
   std::ifstream file(path_, std::ios::binary);
-  if (!file || fs::is_directory(path_)) fail(path_, "cannot be read");
+  if (!file) fail(path_, "cannot be read");
   const uint64_t size = fs::file_size(path_);
   uint64_t length = 0;
   if (!file.read(reinterpret_cast<char*>(&length), 8) || length > size - 8) {

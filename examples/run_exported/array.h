@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <map>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "pjrt_c_api.h"
@@ -16,10 +17,13 @@ struct DType {
   const char* name;         // PyTorch's
   const char* safetensors;  // or null
   const char* numpy;        // without the byte order; "V2" and the like for what NumPy has not
+  const char* mlir;
   PJRT_Buffer_Type type;
   int bytes;
 };
 const DType& dtype_by_name(const std::string& name);  // throws
+const DType* dtype_by_type(PJRT_Buffer_Type type);    // or null
+const DType* dtype_by_mlir(std::string_view name);    // or null
 
 // Row-major.
 struct Array {

@@ -57,6 +57,7 @@ class Session {
   NamedArrays run();
 
  private:
+  void check(const std::string& text) const;
   torch_tpu::pjrt::Buffer upload(const Array& array) const;
   Array download(const torch_tpu::pjrt::Buffer& buffer, const Value& value) const;
 

@@ -186,7 +186,12 @@ void write(const fs::path& path, const NamedArrays& outputs) {
     return;
   }
   fs::create_directories(path);
-  for (const auto& [name, array] : outputs) write_npy(path / (name + ".npy"), array);
+  for (const auto& [name, array] : outputs) {
+    if (name.find('/') != name.npos) {
+      throw UsageError("the output '" + name + "' has a name for no file; write a .safetensors");
+    }
+    write_npy(path / (name + ".npy"), array);
+  }
 }
 
 int run(const Options& options) {

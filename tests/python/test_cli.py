@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import subprocess
 import sys
 import textwrap
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+import torch_tpu
 from torch_tpu import _common_ops
 from torch_tpu.cli import main
 from torch_tpu.cli._common import size_text
@@ -187,6 +189,48 @@ def test_a_damaged_pack_stops_nothing(
     out = python(script, "1", cache=tmp_path / "c", TORCH_TPU_PACK=str(bad))
     assert "is damaged" in out
     assert "compiled" in out
+
+
+def test_any_damage_of_a_pack_is_found_when_it_is_loaded(pack: Path, tmp_path: Path) -> None:
+    """In the index, in a program, at the end."""
+    bad = tmp_path / "bad.pack"
+    good = pack.read_bytes()
+    assert torch_tpu._C._pack_info(str(pack))["programs"] > 10
+    rng = random.Random(0)
+    for place in [0, 9, 30, len(good) - 1, *(rng.randrange(len(good)) for _ in range(20))]:
+        data = bytearray(good)
+        data[place] ^= 1 << rng.randrange(8)
+        bad.write_bytes(data)
+        with pytest.raises(RuntimeError, match=r"bad\.pack (is damaged|is not a pack|has format)"):
+            torch_tpu.load_pack(bad)
+        bad.write_bytes(good[:place])
+        with pytest.raises(RuntimeError, match=r"bad\.pack (is damaged|is not a pack)"):
+            torch_tpu.load_pack(bad)
+    bad.write_bytes(good + b"\0")
+    with pytest.raises(RuntimeError, match=r"is damaged \(it is too long\)\. Copy it again"):
+        torch_tpu.load_pack(bad)
+
+
+def test_a_pack_that_others_may_write(
+    python: Python, script: Path, pack: Path, tmp_path: Path
+) -> None:
+    mine = tmp_path / "mine.pack"
+    mine.write_bytes(pack.read_bytes())
+    mine.chmod(0o666)
+    with pytest.raises(RuntimeError, match=r"others may write .*mine\.pack.*chmod go-w"):
+        torch_tpu.load_pack(mine)
+    out = python(script, "1", cache=tmp_path / "c", TORCH_TPU_PACK=str(mine))
+    assert out.count("others may write") == 1
+    assert "packed 0" in out
+    mine.chmod(0o644)
+    if os.geteuid() == 0:
+        os.chown(mine, 4242, 4242)
+        with pytest.raises(RuntimeError, match=r"belongs to user 4242.*a copy of your own"):
+            torch_tpu.load_pack(mine)
+    mine.unlink()
+    os.mkfifo(mine)
+    with pytest.raises(RuntimeError, match="is a pipe"):
+        torch_tpu.load_pack(mine)
 
 
 def test_a_failing_script_leaves_no_pack(command: Command, script: Path, tmp_path: Path) -> None:

@@ -188,6 +188,93 @@ def test_a_folder_that_others_may_write(copy: tuple[Path, dict]) -> None:
     assert f"chmod go-w {folder}" in warning
 
 
+def refused(folder: Path, first: dict, count: int) -> str:
+    """Runs with a folder of which `count` files must not be used; the one warning."""
+    other = run(folder)
+    assert other["results"] == first["results"]
+    assert other["stats"]["disk"]["refused"] == count
+    (warning,) = other["warnings"]
+    assert str(folder) in warning
+    again = run(folder)  # what was compiled instead has taken their places
+    assert again["results"] == first["results"]
+    assert again["stats"]["compiles"] == 0
+    assert not again["warnings"]
+    return warning
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+def test_files_of_somebody_else(copy: tuple[Path, dict]) -> None:
+    """In a folder of ours: it was another's before, or an archive was unpacked by root."""
+    folder, first = copy
+    for path in entries(folder):
+        os.chown(path, 4242, 4242)
+    assert "belongs to user 4242" in refused(folder, first, len(entries(folder)))
+
+
+def test_files_that_others_may_write(copy: tuple[Path, dict]) -> None:
+    folder, first = copy
+    for path in entries(folder):
+        path.chmod(0o666)
+    assert "chmod go-w" in refused(folder, first, len(entries(folder)))
+
+
+def test_pipes_and_links_in_place_of_files(copy: tuple[Path, dict]) -> None:
+    folder, first = copy
+    files = entries(folder)
+    for i, path in enumerate(files):
+        path.unlink()
+        if i % 2 == 0:
+            os.mkfifo(path)
+        else:
+            path.symlink_to("/dev/zero")
+    assert "machine code" in refused(folder, first, len(files))
+
+
+def test_huge_files(copy: tuple[Path, dict]) -> None:
+    folder, first = copy
+    files = entries(folder)
+    for i, path in enumerate(files):
+        os.truncate(path, (6 << 30) + i if i % 2 else 1 << 40)
+    other = run(folder)
+    assert other["results"] == first["results"]
+    assert other["stats"]["disk"]["damaged"] == len(files)
+    assert len(other["warnings"]) == 1
+
+
+def test_a_full_file_system(tmp_path: Path, filled: tuple[Path, dict]) -> None:
+    """One of 64 KiB: the first programs fit."""
+    place = tmp_path / "small"
+    place.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=64k,mode=0700", "tmpfs", str(place)]
+    if os.geteuid() != 0 or subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("only root can mount a file system, and not everywhere")
+    try:
+        other = run(place / "c")
+        assert other["results"] == filled[1]["results"]
+        assert other["stats"]["disk"]["failures"] == 1
+        (warning,) = other["warnings"]
+        assert "No space left on device" in warning
+        assert not list((place / "c").glob("*/tmp-*"))
+        again = run(place / "c")
+        assert again["results"] == filled[1]["results"]
+        assert again["stats"]["disk"]["damaged"] == 0
+    finally:
+        subprocess.run(["umount", str(place)], check=True)
+
+
+def test_a_folder_that_cannot_be_read(copy: tuple[Path, dict]) -> None:
+    folder, first = copy
+    if os.geteuid() == 0:
+        pytest.skip("root may read everything")
+    folder.chmod(0)
+    try:
+        other = run(folder)
+    finally:
+        folder.chmod(0o700)
+    assert other["results"] == first["results"]
+    assert len(other["warnings"]) == 1
+
+
 def test_a_full_disk(tmp_path: Path, filled: tuple[Path, dict]) -> None:
     limit = """
         import resource

@@ -3,6 +3,7 @@ wrong."""
 
 from __future__ import annotations
 
+import json
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from export_models import MLP, Counter, Noise, export_mlp, randn
+from export_models import (
+    MLP,
+    Counter,
+    Noise,
+    change_manifest,
+    export_mlp,
+    manifest_of,
+    randn,
+)
 from torch import Tensor, nn
 
 import torch_tpu
@@ -118,3 +127,41 @@ def test_cpp_program_says_what_is_wrong(mlp, tmp_path):
     assert "model.safetensors" in run_cpp(mlp, "--input", given, fails=True)
     (mlp / "manifest.json").write_text("{")
     assert "manifest.json: not JSON" in run_cpp(mlp, "--list", fails=True)
+
+
+def test_cpp_program_compares_the_manifest_with_the_module(tmp_path):
+    """Every argument and result; a wrong shape read other memory, a large one crashed."""
+    torch_tpu.export(Counter(), (randn(2, 3),), path=tmp_path / "counter")
+    folder = tmp_path / "counter"
+    safetensors.save_file({"x": randn(2, 3)}, tmp_path / "in.safetensors")
+    given = ["--inputs", tmp_path / "in.safetensors"]
+    good = manifest_of(folder)
+    for side, number in (("arguments", 0), ("arguments", 1), ("results", 0), ("results", 1)):
+        for change in ({"shape": [50_000, 3]}, {"shape": [3]}, {"dtype": "int32"}):
+            data = json.loads(json.dumps(good))
+            value = data["programs"][0][side][number]
+            value.update(change)
+            for other in data["programs"][0]["results"]:  # what is written to it
+                if side == "arguments" and value["kind"] == other["kind"] == "state":
+                    other.update(change)
+            change_manifest(folder, **data)
+            said = run_cpp(folder, *given, fails=True)
+            wanted = ["in the module it is float32["]
+            if value["kind"] == "input":  # what is given no longer fits
+                wanted.append("wrong input")
+            if value["kind"] == "state":
+                wanted.append("written to no argument")
+            assert any(text in said for text in wanted), (side, number, change, said)
+    for change, text in (
+        ({"weights": "../model.safetensors"}, "outside the folder"),
+        ({"programs": [{**good["programs"][0], "module": "/module.mlir"}]}, "outside the folder"),
+        ({"programs": [{**good["programs"][0], "results": []}]}, "has 0 results of module.mlir"),
+    ):
+        change_manifest(folder, **{**good, **change})
+        assert text in run_cpp(folder, *given, fails=True)
+    data = json.loads(json.dumps(good))
+    data["programs"][0]["arguments"][0]["kind"] = "something"
+    change_manifest(folder, **data)
+    assert "unknown kind 'something'" in run_cpp(folder, *given, fails=True)
+    change_manifest(folder, **good)
+    run_cpp(folder, *given)

@@ -80,6 +80,70 @@ def test_file_of_the_package(tmp_path):
     assert all(tensor.device.type == "cpu" for tensor in on_cpu.values())
 
 
+@pytest.mark.parametrize("device", ["tpu", "tpu:0", torch.device("tpu")])
+def test_the_package_loads_to_the_device(tmp_path, device):
+    path = tmp_path / "w.safetensors"
+    safetensors.torch.save_file(weights(), path, metadata={"format": "pt"})
+    loaded = safetensors.torch.load_file(path, device=device)
+    assert_same(loaded, weights())
+    assert all(tensor.device == torch.device("tpu", 0) for tensor in loaded.values())
+    for opened in (
+        safetensors.safe_open(path, "pt", device),
+        safetensors.safe_open(path, framework="pt", device=device),
+    ):
+        with opened as file:
+            assert file.metadata() == {"format": "pt"}
+            assert set(file.keys()) == set(weights())
+            assert file.get_tensor("big").device.type == "tpu"
+            part = file.get_slice("big")
+            assert part.get_shape() == [64, 64]
+            assert part[2:5, ::8].device.type == "tpu"
+            assert torch.equal(part[2:5, ::8].cpu(), weights()["big"][2:5, ::8])
+    model = torch.nn.Linear(64, 64, bias=False).to("tpu")
+    safetensors.torch.save_model(model, str(path))
+    other = torch.nn.Linear(64, 64, bias=False).to("tpu")
+    safetensors.torch.load_model(other, path, device=str(device))
+    assert torch.equal(other.weight, model.weight)
+
+
+def test_the_package_is_otherwise_as_it_was(tmp_path, run_python):
+    path = tmp_path / "w.safetensors"
+    safetensors.torch.save_file({"a": torch.ones(2)}, path)
+    assert safetensors.torch.load_file(path)["a"].device.type == "cpu"
+    assert isinstance(safetensors.safe_open(path, "pt"), safetensors.safe_open)
+    assert isinstance(safetensors.safe_open(path, "np").get_tensor("a").tolist(), list)
+    for device in ("tpus", "tpu:x", "", "nowhere"):
+        with pytest.raises(safetensors.SafetensorError, match="is invalid"):
+            safetensors.safe_open(path, "pt", device=device)
+    with pytest.raises(FileNotFoundError):
+        safetensors.safe_open(tmp_path / "none", "pt", device="tpu")
+    with pytest.raises(safetensors.SafetensorError, match="b"):
+        safetensors.safe_open(path, "pt", device="tpu").get_tensor("b")
+    # Before or after torch, found first or not: the same signature, and all names are completed.
+    shown = "import inspect; print(inspect.signature(safetensors.safe_open))"
+    plain = run_python(f"import safetensors\n{shown}", TORCH_DEVICE_BACKEND_AUTOLOAD="0")
+    use = f"safe_open({str(path)!r}, 'pt', device='tpu').get_tensor('a').device.type"
+    late = "import torch, safetensors.torch; from safetensors import safe_open; import torch_tpu"
+    assert run_python(f"{late}\nprint({use})", TORCH_DEVICE_BACKEND_AUTOLOAD="0") == "tpu\n"
+    for imports in (
+        "import safetensors.torch; from safetensors import safe_open; import torch, torch_tpu",
+        "import torch, torch_tpu, safetensors; from safetensors import safe_open",
+        "import torch, torch_tpu, importlib.util; importlib.util.find_spec('safetensors')\n"
+        "import safetensors; from safetensors import safe_open",
+    ):
+        assert run_python(f"{imports}\n{shown}\nprint({use})") == f"{plain}tpu\n"
+
+
+def test_the_package_loads_to_a_second_device(tmp_path, run_python):
+    path = tmp_path / "w.safetensors"
+    save_file({"a": torch.ones(2)}, path)
+    code = f"""
+        import torch, torch_tpu, safetensors.torch
+        print(safetensors.torch.load_file({str(path)!r}, device="tpu:1")["a"].device)
+        """
+    assert run_python(code, TORCH_TPU_CPU_DEVICES="2") == "tpu:1\n"
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_dtypes(tmp_path, dtype):
     path = tmp_path / "w.safetensors"

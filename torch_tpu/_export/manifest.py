@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,10 @@ TARGETS = ("any", "cpu", "cuda", "tpu")
 
 ARGUMENT_KINDS = ("weight", "state", "input", "random")
 RESULT_KINDS = ("state", "output", "input", "check")
+_CHECKS = ("index", "value", "matrix", "batch")
+_MOST_MANIFEST_BYTES = 256 << 20
+_MOST_MODULE_BYTES = 2 << 30  # what the compilers take
+_MOST_SIZE = 2**63 - 1
 
 
 class ExportFileError(ValueError):
@@ -95,6 +100,7 @@ class Manifest:
     kwargs: dict[str, Tree]
     returns: Tree
     programs: list[Program] = field(default_factory=list)
+    weights: str = WEIGHTS  # the name of the file
 
     def to_json(self) -> dict[str, Any]:
         import torch_tpu
@@ -106,7 +112,7 @@ class Manifest:
             "torch": torch.__version__,
             "name": self.name,
             "target": self.target,
-            "weights": WEIGHTS,
+            "weights": self.weights,
             "inputs": [{"name": n, "dtype": dtype_name(d)} for n, d in self.inputs],
             "outputs": [{"name": name} for name in self.outputs],
             "args": self.args,
@@ -136,7 +142,9 @@ def read_manifest(folder: Path) -> Manifest:
             f"[load] {folder} {what}. Give the folder that torch_tpu.export(..., path=) wrote."
         )
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        data = json.loads(_read(path, _MOST_MANIFEST_BYTES).decode("utf-8"))
+    except ExportFileError:
+        raise
     except (ValueError, RecursionError) as error:
         raise _damaged(path, f"it is no JSON ({error})") from None
     if not isinstance(data, dict) or data.get("format") != FORMAT:
@@ -149,25 +157,35 @@ def read_manifest(folder: Path) -> Manifest:
         )
     try:
         return _parse(data)
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError, RecursionError) as error:
         raise _damaged(path, f"{type(error).__name__}: {error}") from None
 
 
 def read_module(folder: Path, program: Program) -> str:
     """The text of a module, if it is the one that was written."""
     path = folder / program.module
-    try:
-        raw = path.read_bytes()
-    except FileNotFoundError:
+    if not path.exists():
         raise FileNotFoundError(
             f"[load] {path} is missing. Copy the whole folder, or export again."
-        ) from None
+        )
+    raw = _read(path, _MOST_MODULE_BYTES)
     if hashlib.sha256(raw).hexdigest() != program.sha256:
         raise ExportFileError(
             f"[load] {path} is damaged or was changed: it has {len(raw)} bytes, and not the SHA-256"
             " the manifest gives. Copy it again, or export again."
         )
     return raw.decode("utf-8")
+
+
+def _read(path: Path, most: int) -> bytes:
+    """All of a file, unless it is none or larger than can be."""
+    if not path.is_file():  # a pipe would never end
+        raise ExportFileError(f"[load] {path} is no file. Copy it again, or export again.")
+    with path.open("rb") as file:
+        raw = file.read(min(os.fstat(file.fileno()).st_size, most) + 1)
+    if len(raw) > most:
+        raise _damaged(path, f"it has more than {most} bytes")
+    return raw
 
 
 def _damaged(path: Path, why: str) -> ExportFileError:
@@ -184,12 +202,15 @@ def _parse(data: dict[str, Any]) -> Manifest:
         names=list(data["names"]),
         kwargs=dict(data["kwargs"]),
         returns=dict(data["returns"]),
+        weights=_file(data.get("weights", WEIGHTS)),
         programs=[_program(item) for item in data["programs"]],
     )
     if not manifest.programs:
         raise ValueError("it has no programs")
     for program in manifest.programs:
         _check(program, manifest)
+    if not all(name is None or isinstance(name, str) for name in manifest.names):
+        raise TypeError(f"expected names of the arguments, got {manifest.names}")
     taken = [n for tree in [*manifest.args, *manifest.kwargs.values()] for n in trees.numbers(tree)]
     if taken != list(range(len(manifest.inputs))) or len(manifest.names) != len(manifest.args):
         raise ValueError("the structure of the arguments does not fit the inputs")
@@ -199,11 +220,8 @@ def _parse(data: dict[str, Any]) -> Manifest:
 
 
 def _program(data: dict[str, Any]) -> Program:
-    module = _text(data["module"])
-    if Path(module).name != module:
-        raise ValueError(f"a module outside the folder: {module!r}")
     return Program(
-        module=module,
+        module=_file(data["module"]),
         sha256=_text(data["sha256"]),
         arguments=[_value(item, ARGUMENT_KINDS) for item in data["arguments"]],
         results=[_value(item, RESULT_KINDS) for item in data["results"]],
@@ -225,21 +243,63 @@ def _value(data: dict[str, Any], kinds: tuple[str, ...]) -> Value:
 
 
 def _check(program: Program, manifest: Manifest) -> None:
-    """That every number leads somewhere."""
-    inputs = [value.index for value in program.arguments if value.kind == "input"]
+    """That every number leads somewhere, and that what belongs together is of one type."""
+    where, arguments = program.module, program.arguments
+    kinds = [value.kind for value in arguments]
+    inputs = [value.index for value in arguments if value.kind == "input"]
     if inputs != list(range(len(manifest.inputs))):
-        raise ValueError(f"the inputs of {program.module} are numbered {inputs}")
+        raise ValueError(f"the inputs of {where} are numbered {inputs}")
     outputs = sorted(value.index for value in program.results if value.kind == "output")
     if outputs != list(range(len(manifest.outputs))):
-        raise ValueError(f"the outputs of {program.module} are numbered {outputs}")
+        raise ValueError(f"the outputs of {where} are numbered {outputs}")
+    if "random" in kinds and set(kinds[kinds.index("random") + 1 :]) - {"weight"}:
+        raise ValueError(f"arguments of {where} other than weights follow the random state")
+    for value in arguments:
+        if value.kind == "input" and value.dtype != manifest.inputs[value.index][1]:
+            raise ValueError(
+                f"the input '{value.name}' is {dtype_name(manifest.inputs[value.index][1])}, and "
+                f"{dtype_name(value.dtype)} in {where}"
+            )
+    written = [value.index for value in program.results if value.kind in ("state", "input")]
+    if len(set(written)) != len(written):
+        raise ValueError(f"two results of {where} are written to one argument")
+    ends = [value.kind == "check" for value in program.results]
+    if ends != sorted(ends):
+        raise ValueError(f"results of {where} follow its checks")
     for value in program.results:
-        if value.kind in ("state", "input") and (
-            not 0 <= value.index < len(program.arguments)
-            or program.arguments[value.index].kind != value.kind
-        ):
-            raise ValueError(f"a result of {program.module} is written to argument {value.index}")
-        if value.strides is not None and len(value.strides) != len(value.shape):
-            raise ValueError(f"a result of {program.module} has strides {value.strides}")
+        _check_result(value, program)
+
+
+def _check_result(value: Value, program: Program) -> None:
+    where, arguments = program.module, program.arguments
+    if value.kind in ("state", "input"):
+        if not 0 <= value.index < len(arguments) or arguments[value.index].kind != value.kind:
+            raise ValueError(f"a result of {where} is written to argument {value.index}")
+        old = arguments[value.index]
+        if (old.dtype, old.shape) != (value.dtype, value.shape):
+            raise ValueError(
+                f"'{old.name}' of {where} is {shape_text(old.dtype, old.shape)}, and what is "
+                f"written to it {shape_text(value.dtype, value.shape)}"
+            )
+    if value.kind == "check" and value.check not in _CHECKS:
+        raise ValueError(f"a check of {where} is called {value.check!r}")
+    if value.strides is not None and not _is_dense(value.shape, value.strides):
+        raise ValueError(f"a result of {where} has strides {value.strides}")
+
+
+def _is_dense(shape: list[int], strides: list[int]) -> bool:
+    """Whether the elements lie without gaps, in whatever order of the dimensions."""
+    if len(shape) != len(strides):
+        return False
+    if 0 in shape:
+        return True
+    step = 1
+    for stride, size in sorted(zip(strides, shape, strict=True)):
+        if size != 1:
+            if stride != step:
+                return False
+            step *= size
+    return True
 
 
 def _text(value: Any) -> str:
@@ -248,8 +308,15 @@ def _text(value: Any) -> str:
     return value
 
 
+def _file(value: Any) -> str:
+    name = _text(value)
+    if Path(name).name != name or name in ("", ".", "..") or "\0" in name:
+        raise ValueError(f"a file outside the folder: {name!r}")
+    return name
+
+
 def _size(value: Any) -> int:
-    if type(value) is not int or value < 0:
+    if type(value) is not int or not 0 <= value <= _MOST_SIZE:
         raise TypeError(f"expected a size, got {value!r}")
     return value
 

@@ -11,7 +11,7 @@ import torch
 from torch_tpu import _C
 from torch_tpu._export import trees
 from torch_tpu._export.manifest import (
-    WEIGHTS,
+    MANIFEST,
     ExportFileError,
     Manifest,
     Program,
@@ -19,8 +19,8 @@ from torch_tpu._export.manifest import (
     read_module,
     shape_text,
 )
-from torch_tpu._safetensors_header import SafetensorsError
-from torch_tpu.safetensors import safe_open
+from torch_tpu._export.module import check_module
+from torch_tpu._export.weights import load_weights
 from torch_tpu.tpu._utils import _get_device_index
 
 Shapes = tuple[tuple[int, ...], ...]
@@ -42,8 +42,15 @@ class LoadedProgram:
         index = _get_device_index(device, optional=True)
         self.device = torch.device("tpu", index)
         self._check_target(index)
-        self._weights = self._load_weights()
-        self._build = trees.builder(self._manifest.returns)
+        for program, text in zip(self._manifest.programs, texts, strict=True):
+            check_module(self.path, program, text)
+        self._build = self._builder()
+        arguments = [value for program in self._manifest.programs for value in program.arguments]
+        self._weights = load_weights(
+            self.path / self._manifest.weights,
+            [value for value in arguments if value.kind in ("weight", "state")],
+            self.device,
+        )
         self._runners: dict[Shapes, _Runner] = {}
         for program, text in zip(self._manifest.programs, texts, strict=True):
             self._runners[program.shapes()] = _Runner(program, text, self)
@@ -70,6 +77,15 @@ class LoadedProgram:
             calls.append(f"{manifest.name}({', '.join(texts)})")
         return f"LoadedProgram({str(self.path)!r}, {' | '.join(calls)} on {self.device})"
 
+    def _builder(self) -> Any:
+        try:
+            return trees.builder(self._manifest.returns)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise ExportFileError(
+                f"[load] {self.path / MANIFEST} is damaged: the structure of the results cannot be "
+                f"built ({type(error).__name__}: {error}). Copy it again, or export again."
+            ) from None
+
     def _check_target(self, index: int) -> None:
         kind = _C._device_properties(index)["platform_kind"]
         if self._manifest.target not in ("any", kind):
@@ -77,41 +93,6 @@ class LoadedProgram:
                 f"[load] {self.path} was exported for target={self._manifest.target!r}; the device "
                 f"here is {kind!r}. Export again with target='any'."
             )
-
-    def _load_weights(self) -> dict[str, torch.Tensor]:
-        path = self.path / WEIGHTS
-        values = [
-            value
-            for program in self._manifest.programs
-            for value in program.arguments
-            if value.kind in ("weight", "state")
-        ]
-        weights: dict[str, torch.Tensor] = {}
-        try:
-            with safe_open(path, device=self.device) as file:
-                held = set(file.keys())
-                for value in values:
-                    if value.name not in held:
-                        raise ExportFileError(
-                            f"[load] {path} lacks the tensor '{value.name}'. It is not the file of "
-                            "this export: copy it again, or export again."
-                        )
-                    tensor = weights.get(value.name)
-                    if tensor is None:
-                        tensor = weights[value.name] = file.get_tensor(value.name)
-                    if tensor.dtype != value.dtype or list(tensor.shape) != value.shape:
-                        raise ExportFileError(
-                            f"[load] {path} has '{value.name}' as "
-                            f"{shape_text(tensor.dtype, tensor.shape)}; the module needs "
-                            f"{shape_text(value.dtype, value.shape)}. Use the file of this export."
-                        )
-        except FileNotFoundError:
-            raise FileNotFoundError(
-                f"[load] {path} is missing. Copy the whole folder, or export again."
-            ) from None
-        except SafetensorsError as error:
-            raise ExportFileError(f"[load] {error} Copy it again, or export again.") from None
-        return {name: _C._plain(tensor) for name, tensor in weights.items()}
 
     def _flatten(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
         manifest = self._manifest

@@ -97,8 +97,10 @@ def namespaces(root: Path) -> list[Namespace]:
             one.programs += 1
             one.bytes += status.st_size
             one.last_used = max(one.last_used, status.st_mtime)
+        about = home / "namespace.json"
         try:
-            one.description = json.loads((home / "namespace.json").read_text(encoding="utf-8"))
+            if about.is_file():  # a pipe would never end
+                one.description = json.loads(about.read_text(encoding="utf-8"))
         except (OSError, ValueError):
             one.description = {}
         out.append(one)

@@ -4,6 +4,7 @@
 
 #include "csrc/device/tensor.h"
 #include "csrc/dispatch/call/op.h"
+#include "csrc/trace/buffer_type.h"
 
 namespace torch_tpu::dispatch {
 namespace {
@@ -27,6 +28,36 @@ trace::Runnable::Output describe(const ModuleToLoad::Output& from) {
   out.bytes = trace::numel(out.sizes) * stablehlo::dtype_bytes(out.value_dtype);
   out.write = out.input = from.write;
   return out;
+}
+
+std::string type_text(PJRT_Buffer_Type type, trace::ShapeRef dims) {
+  std::string out = "an unknown type";
+  for (int i = 0; i <= static_cast<int>(stablehlo::DType::kC128); ++i) {
+    const auto dtype = static_cast<stablehlo::DType>(i);
+    if (trace::buffer_type(dtype) == type) out = stablehlo::Type(dtype, dims.vec()).str();
+  }
+  return out;
+}
+
+// That the executable gives what the caller will read: nobody looks at the buffers again.
+void check_results(const pjrt::LoadedExecutable& loaded, const ModuleToLoad& module) {
+  const size_t expected = module.outputs.size() + module.checks.size();
+  if (loaded.num_outputs() != expected) {
+    throw std::runtime_error("the module has " + std::to_string(loaded.num_outputs()) +
+                             " results, not the " + std::to_string(expected) + " expected");
+  }
+  const std::vector<PJRT_Buffer_Type> types = loaded.executable().output_types();
+  const std::vector<std::vector<int64_t>> dims = loaded.executable().output_dims();
+  for (size_t i = 0; i < expected; ++i) {
+    const bool check = i >= module.outputs.size();
+    const PJRT_Buffer_Type type =
+        check ? PJRT_Buffer_Type_S64 : trace::buffer_type(ops::to_dtype(module.outputs[i].dtype));
+    const trace::ShapeRef sizes = check ? trace::ShapeRef() : module.outputs[i].sizes;
+    if (types.at(i) == type && trace::ShapeRef(dims.at(i)) == sizes) continue;
+    throw std::runtime_error("the module's result " + std::to_string(i) + " is " +
+                             type_text(types[i], dims[i]) + ", not the " + type_text(type, sizes) +
+                             " expected");
+  }
 }
 
 }  // namespace
@@ -81,12 +112,7 @@ CompiledPtr load_module(const ModuleToLoad& module) {
     ++next;
   }
   compile_by_text(*program, module.text);
-  const size_t expected = module.outputs.size() + module.checks.size();
-  if (program->code.executable().num_outputs() != expected) {
-    throw std::runtime_error("the module has " +
-                             std::to_string(program->code.executable().num_outputs()) +
-                             " results, not the " + std::to_string(expected) + " expected");
-  }
+  check_results(program->code.executable(), module);
   // Only now: a program that keeps values cannot be stored, but this one's code can.
   for (const at::Tensor& tensor : module.kept) {
     program->extra_inputs.push_back(

@@ -37,8 +37,8 @@ struct ModuleToLoad {
 };
 
 // Compiles, or loads from disk. The graph takes tensors that lie as plain() makes them. Throws
-// pjrt::Error when the compiler does not take the text, std::runtime_error when it has another
-// number of results.
+// pjrt::Error when the compiler does not take the text, std::runtime_error when its results are not
+// those of `module`. The arguments are the caller's: see stablehlo/signature.h.
 CompiledPtr load_module(const ModuleToLoad& module);
 
 // The tensor itself when it is contiguous and its value has just its shape; else a copy.

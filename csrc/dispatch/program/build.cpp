@@ -145,7 +145,7 @@ void ensure_compiled(trace::Runnable& program) {
       trace::Runnable::Stored& stored = program.stored;
       if (!stored.code.empty()) {
         loaded = cache::ProgramStore::get().load_code(
-            program.key, stored, cache::num_results(program), program.name, program.fingerprint);
+            program.key, stored, cache::result_types(program), program.name, program.fingerprint);
       }
       const bool found = static_cast<bool>(loaded);
       double seconds = stored.compile_seconds;

@@ -42,7 +42,9 @@ ShardedCode::ShardedCode(std::string name, const std::string& text,
   trace::Runnable::Stored stored;
   if (keep) stored = store.find_code(key);
   pjrt::LoadedExecutable loaded;
-  if (!stored.code.empty()) loaded = store.load_code(key, stored, results, name_, fingerprint_);
+  if (!stored.code.empty()) {  // of which devices have which parts, so only the number is known
+    loaded = store.load_code(key, stored, cache::ResultTypes(results), name_, fingerprint_);
+  }
   if (loaded) {
     code_.publish(std::move(loaded), stored.origin, stored.compile_seconds);
     return;

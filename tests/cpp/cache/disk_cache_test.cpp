@@ -21,13 +21,6 @@ namespace {
 namespace fs = std::filesystem;
 using Key = std::vector<uint64_t>;
 
-struct Warnings {
-  std::vector<std::string> texts;
-  DiskCache::Warn sink() {
-    return [this](const std::string& text) { texts.push_back(text); };
-  }
-};
-
 std::string blob_of(uint64_t seed, size_t size) {
   std::string out;
   for (size_t i = 0; i < size; ++i) out += static_cast<char>(seed * 131 + i * 7);

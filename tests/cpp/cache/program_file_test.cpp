@@ -1,9 +1,13 @@
 // Programs as bytes: everything a caller needs comes back, and no bytes crash the reader.
 #include "csrc/cache/program_file.h"
 
+#include <cstdlib>
+
 #include <gtest/gtest.h>
 
 #include "csrc/cache/bytes.h"
+#include "csrc/pjrt/client.h"
+#include "csrc/pjrt/runtime.h"
 
 namespace torch_tpu::cache {
 namespace {
@@ -95,6 +99,49 @@ TEST(ProgramFile, ARunnableProgramNeedsCode) {
   auto program = c10::make_intrusive<trace::Program>();
   program->name = "aten::x";
   EXPECT_THROW(decode_program(*encode_program(*program)), BadBytes);
+}
+
+// A program whose description is of another one: nothing of it may run.
+TEST(ProgramFile, CodeMustGiveWhatTheDescriptionSays) {
+  const char* plugin = std::getenv("TORCH_TPU_TEST_PLUGIN");
+  if (plugin == nullptr) GTEST_SKIP() << "TORCH_TPU_TEST_PLUGIN is not set";
+  setenv("TORCH_TPU_PLUGIN", plugin, 1);
+  const pjrt::Runtime& runtime = pjrt::Runtime::get();
+  auto program = c10::make_intrusive<trace::Program>();
+  program->name = "aten::x";
+  program->executable = runtime.client().compile_with(
+      "module { func.func @main(%a: tensor<3x4xf32>) -> (tensor<3x4xf32>, tensor<2xi64>, "
+      "tensor<i64>) { %0 = stablehlo.constant dense<5> : tensor<2xi64> %1 = stablehlo.constant "
+      "dense<6> : tensor<i64> return %a, %0, %1 : tensor<3x4xf32>, tensor<2xi64>, tensor<i64> } }",
+      runtime.compile_options());
+  program->num_inputs = 1;
+  program->num_counts = 2;
+  program->checks = {{"wrong", ops::ValueCheck::Kind::kValue}};
+  trace::Program::Output output;
+  output.dtype = c10::ScalarType::Float;
+  output.sizes = output.base_sizes = {3, 4};
+  output.strides = output.base_strides = {4, 1};
+  program->outputs = {{}, output};
+  program->outputs[0].defined = false;
+  const auto fits = [&](auto&& change) {
+    const trace::ProgramPtr other = decode_program(*encode_program(*program));
+    change(*other);
+    try {
+      load_code(*other);
+      return true;
+    } catch (const BadBytes&) {
+      return false;
+    }
+  };
+  EXPECT_TRUE(fits([](trace::Program&) {}));
+  EXPECT_TRUE(fits([](trace::Program& p) { p.outputs[1].sizes = {4, 3}; }));  // a view of it
+  EXPECT_FALSE(fits([](trace::Program& p) { p.outputs[1].base_sizes = {4, 3}; }));
+  EXPECT_FALSE(fits([](trace::Program& p) { p.outputs[1].base_sizes = {12}; }));
+  EXPECT_FALSE(fits([](trace::Program& p) { p.outputs[1].base_sizes = {1 << 20, 4}; }));
+  EXPECT_FALSE(fits([](trace::Program& p) { p.outputs[1].value_dtype = stablehlo::DType::kS32; }));
+  EXPECT_FALSE(fits([](trace::Program& p) { p.outputs[0].defined = true; }));
+  EXPECT_FALSE(fits([](trace::Program& p) { p.num_counts = 3; }));
+  EXPECT_FALSE(fits([](trace::Program& p) { p.checks.clear(); }));
 }
 
 // Behind the checksum this cannot happen; the reader must hold all the same.

@@ -30,6 +30,14 @@ class TestFolder {
   std::string path_;
 };
 
+// Takes what a cache warns of.
+struct Warnings {
+  std::vector<std::string> texts;
+  DiskCache::Warn sink() {
+    return [this](const std::string& text) { texts.push_back(text); };
+  }
+};
+
 inline Fingerprint test_fingerprint(const std::string& version = "1") {
   return Fingerprint({{"platform", "cpu"}, {"plugin_version", version}, {"torch", "2.13.0"}});
 }

@@ -1,0 +1,45 @@
+// Tensors on the device are strided. What would make one of another layout, or takes one that got
+// there in some other way, is refused by name: nothing could compute with it, nor print it.
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <torch/library.h>
+
+namespace torch_tpu::dispatch {
+namespace {
+
+void refuse(const c10::OperatorHandle& op, c10::Stack*) {
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      false, "The operator '", op.schema().operator_name(),
+      "' needs a tensor with a layout that is not supported on device tpu: only dense (strided) "
+      "tensors are, no sparse, quantized or nested ones. Keep that tensor on the CPU, or make it "
+      "dense there first: x.cpu().to_sparse_csr(), y.to_dense().to('tpu').");
+}
+
+// What would make such a tensor.
+void refuse_all(torch::Library& m) {
+  for (const char* name :
+       {"_to_sparse", "_to_sparse.sparse_dim", "_to_sparse_csr", "_to_sparse_csc", "_to_sparse_bsr",
+        "_to_sparse_bsc", "_sparse_compressed_tensor_unsafe", "_sparse_csr_tensor_unsafe",
+        "_sparse_csc_tensor_unsafe", "_sparse_bsr_tensor_unsafe", "_sparse_bsc_tensor_unsafe",
+        "_sparse_compressed_tensor_with_dims", "sparse_compressed_tensor.comp_plain_value_size",
+        "sparse_compressed_tensor.comp_plain_value", "to_mkldnn"}) {
+    m.impl(name, torch::CppFunction::makeFromBoxedFunction<&refuse>());
+  }
+}
+
+}  // namespace
+
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) { refuse_all(m); }
+// Where the layout is among the arguments of the call, it decides the key.
+TORCH_LIBRARY_IMPL(aten, SparseCsrPrivateUse1, m) { refuse_all(m); }
+
+TORCH_LIBRARY_IMPL(_, SparsePrivateUse1, m) {
+  m.fallback(torch::CppFunction::makeFromBoxedFunction<&refuse>());
+}
+TORCH_LIBRARY_IMPL(_, SparseCsrPrivateUse1, m) {
+  m.fallback(torch::CppFunction::makeFromBoxedFunction<&refuse>());
+}
+TORCH_LIBRARY_IMPL(_, QuantizedPrivateUse1, m) {
+  m.fallback(torch::CppFunction::makeFromBoxedFunction<&refuse>());
+}
+
+}  // namespace torch_tpu::dispatch

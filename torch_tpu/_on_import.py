@@ -1,0 +1,47 @@
+"""Completing modules of others, which may be slow to import or not be there: once somebody else
+imports them."""
+
+from __future__ import annotations
+
+import importlib.abc
+import importlib.machinery
+import sys
+from collections.abc import Callable, Sequence
+from types import ModuleType
+from typing import Any
+
+
+def on_import(name: str, complete: Callable[[Any], None]) -> None:
+    """Calls `complete` with the module now, or once it has been imported."""
+    if name in sys.modules:
+        complete(sys.modules[name])
+    else:
+        sys.meta_path.insert(0, _Finder(name, complete))
+
+
+class _Finder(importlib.abc.MetaPathFinder):
+    """Finds one module as the others would, and completes it after it has run."""
+
+    def __init__(self, name: str, complete: Callable[[Any], None]) -> None:
+        self._name = name
+        self._complete = complete
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if name != self._name:
+            return None
+        spec = importlib.machinery.PathFinder.find_spec(name, path, target)
+        if spec is not None and spec.loader is not None:
+            loader: Any = spec.loader
+            execute = loader.exec_module
+
+            def exec_module(module: ModuleType) -> None:
+                execute(module)
+                # Not before: some only ask where the module is (importlib.util.find_spec).
+                if self in sys.meta_path:
+                    sys.meta_path.remove(self)
+                    self._complete(module)
+
+            loader.exec_module = exec_module
+        return spec
