@@ -44,10 +44,10 @@ ArgKind kind_of(const c10::Argument& argument) {
   }
 }
 
-std::optional<double> number_of(const c10::IValue& value) {
+std::optional<base::Number> number_of(const c10::IValue& value) {
   if (value.isDouble()) return value.toDouble();
-  if (value.isInt()) return static_cast<double>(value.toInt());
-  if (value.isBool()) return value.toBool() ? 1.0 : 0.0;
+  if (value.isInt()) return value.toInt();
+  if (value.isBool()) return value.toBool();
   return std::nullopt;
 }
 

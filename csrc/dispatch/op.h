@@ -27,9 +27,10 @@ enum class ArgKind : uint8_t {
 struct ArgPlan {
   ArgKind kind = ArgKind::kStructural;
   bool written = false;
-  bool read = true;                     // false for out= tensors: their old contents do not matter
-  bool keyed = false;                   // a Scalar whose value is part of the key
-  std::optional<double> default_value;  // of a Scalar: calls that leave it get their own program
+  bool read = true;    // false for out= tensors: their old contents do not matter
+  bool keyed = false;  // a Scalar whose value is part of the key
+  std::optional<base::Number>
+      default_value;  // of a Scalar: calls that leave it get their own program
   std::string name;
 };
 

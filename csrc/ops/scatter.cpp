@@ -199,7 +199,7 @@ Value put_masked(Call& c, const Value& self, const Value& mask, const Value& val
                   "shape mismatch: value tensor of shape " + shape_text(values.dims()) +
                       " cannot be broadcast to indexing result of shape " +
                       shape_text(result, lead));
-    const Value fits = b.eq(hits.count, b.like(hits.count, static_cast<double>(given)));
+    const Value fits = b.eq(hits.count, b.like(hits.count, given));
     hit = b.and_(hit, b.broadcast_to(fits, hit.dims()));  // nothing is written when it raises
     spread = take_rows(b.broadcast_to(spread, result),
                        b.maximum(hits.number, zeros_like(hits.number)), lead);

@@ -42,7 +42,7 @@ struct Entry {
   // Scalar/float arguments whose value is part of the key (it changes shapes or the algorithm).
   std::vector<std::string_view> keyed = {};
   // Values of Scalar arguments that get a program of their own (pow's exponents 2, 0.5 ...).
-  std::vector<double> special = {};
+  std::vector<Number> special = {};
   // The in-place form does not read the old contents (fill_, copy_, uniform_).
   bool overwrites = false;
   // Its argument `indices` may hold masks; they become integer indices before the call is keyed,
