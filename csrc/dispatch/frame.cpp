@@ -364,6 +364,20 @@ uint64_t range_of(const RawScalar& raw) {
   return real == 1 ? 5 : 6;
 }
 
+// Raises what CPU does for a number that the dtype cannot hold.
+void check_stored(const c10::Scalar& number, c10::ScalarType dtype) {
+  switch (dtype) {
+#define TORCH_TPU_CASE(T, name)        \
+  case c10::ScalarType::name:          \
+    static_cast<void>(number.to<T>()); \
+    return;
+    AT_FORALL_SCALAR_TYPES_WITH_COMPLEX(TORCH_TPU_CASE)
+#undef TORCH_TPU_CASE
+    default:
+      return;
+  }
+}
+
 }  // namespace
 
 void Frame::add_scalar(const c10::IValue& value, const ArgPlan& plan) {
@@ -371,6 +385,7 @@ void Frame::add_scalar(const c10::IValue& value, const ArgPlan& plan) {
     key.add(kNoneWord);
     return;
   }
+  if (op.entry->stores_numbers) check_stored(value.toScalar(), args[0].toTensor().scalar_type());
   const RawScalar raw = raw_scalar(value);
   const auto type = static_cast<uint64_t>(raw.type);
   if (is_known(op, plan, raw)) {

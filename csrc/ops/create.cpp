@@ -210,7 +210,10 @@ Values lower_isin_scalar_tensor(Call& c) {
 }  // namespace
 
 void add_create(Entries& t) {
-  t.push_back({.name = "fill.Scalar", .lower = lower_fill_scalar, .overwrites = true});
+  t.push_back({.name = "fill.Scalar",
+               .lower = lower_fill_scalar,
+               .overwrites = true,
+               .stores_numbers = true});
   t.push_back(
       {.name = "fill.Tensor", .lower = lower_fill_tensor, .cpu_scalars = true, .overwrites = true});
   t.push_back({.name = "zero", .lower = lower_zero, .overwrites = true});

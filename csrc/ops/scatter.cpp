@@ -364,14 +364,16 @@ Values lower_diag_embed(Call& c) { return {diagonal_into(c, c.tensor("self"), c.
 
 void add_scatter(Entries& t) {
   t.push_back({.name = "scatter.src", .lower = lower_scatter});
-  t.push_back({.name = "scatter.value", .lower = lower_scatter});
+  t.push_back({.name = "scatter.value", .lower = lower_scatter, .stores_numbers = true});
   t.push_back({.name = "scatter.reduce", .lower = lower_scatter_reduce});
-  t.push_back({.name = "scatter.value_reduce", .lower = lower_scatter_reduce});
+  t.push_back(
+      {.name = "scatter.value_reduce", .lower = lower_scatter_reduce, .stores_numbers = true});
   t.push_back({.name = "scatter_add", .lower = lower_scatter_add});
   t.push_back({.name = "scatter_reduce.two", .lower = lower_scatter_reduce});
   t.push_back({.name = "index_add", .lower = lower_index_add});
   t.push_back({.name = "index_copy", .lower = lower_index_copy});
-  t.push_back({.name = "index_fill.int_Scalar", .lower = lower_index_fill_scalar});
+  t.push_back(
+      {.name = "index_fill.int_Scalar", .lower = lower_index_fill_scalar, .stores_numbers = true});
   t.push_back({.name = "index_fill.int_Tensor",
                .lower = lower_index_fill_tensor,
                .cpu_scalars = true,

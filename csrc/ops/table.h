@@ -61,6 +61,9 @@ struct Entry {
   // PyTorch refuses some values of its Scalar arguments, by sign or against 1: which of these
   // ranges they are in is part of the key. Always so for random ops.
   bool checks_numbers = false;
+  // Its Scalar arguments become elements of `self`: refused, as CPU does, where its dtype cannot
+  // hold them.
+  bool stores_numbers = false;
   // Whether it is right where dimensions vary (csrc/stablehlo/axis.h): no number in the lowering
   // may come from a size except through the builder. Other ops make a program static. Set in
   // bounded.cpp.

@@ -218,6 +218,7 @@ LARGE_UNSIGNED: dict[str, Op] = {
     "sort": lambda n, d: torch.full((2,), n, dtype=torch.uint64, device=d).sort().values,
     "signed_add": lambda n, d: ints(d) + n,
     "signed_eq": lambda n, d: ints(d) == n,
+    "signed_fill": lambda n, d: torch.zeros(2, dtype=torch.int64, device=d).fill_(n),
     "float": lambda n, d: torch.ones(2, device=d) * n,
     "double": lambda n, d: torch.ones(2, dtype=torch.float64, device=d) + n,
     "to_float": lambda n, d: torch.tensor([n], dtype=torch.uint64, device=d).to(torch.float64),
@@ -303,6 +304,31 @@ TENSORS: dict[str, Callable[[str], Any]] = {
 @pytest.mark.parametrize("name", TENSORS)
 def test_tensors(name: str) -> None:
     same(TENSORS[name]("cpu"), TENSORS[name]("tpu"), name)
+
+
+STORED: dict[str, Op] = {
+    "fill_": lambda n, d: small(d).int().fill_(n),
+    "full": lambda n, d: torch.full((2,), n, dtype=torch.int32, device=d),
+    "masked_fill": lambda n, d: small(d).int().masked_fill(mask(d), n),
+    "index_fill": lambda n, d: small(d).int().index_fill(0, torch.tensor([1], device=d), n),
+    "scatter": lambda n, d: small(d).int().scatter(0, torch.tensor([1], device=d), n),
+    "pad": lambda n, d: F.pad(small(d).int(), (1, 2), value=n),
+    "setitem": lambda n, d: small(d).int().__setitem__(1, n),
+    "float": lambda n, d: small(d).int().fill_(float(n)),
+    "half": lambda n, d: torch.ones(2, dtype=torch.float16, device=d).fill_(n),
+}
+
+
+@pytest.mark.parametrize("name", STORED)
+def test_numbers_that_do_not_fit_are_refused(name: str) -> None:
+    for n in (2**40, -(2**31) - 1, 3):  # 3 fits, and must not have been kept as refused
+        try:
+            expected = STORED[name](n, "cpu")
+        except RuntimeError as error:
+            with pytest.raises(RuntimeError, match=str(error)):
+                STORED[name](n, "tpu")
+        else:
+            same(expected, STORED[name](n, "tpu"), f"{n}")
 
 
 def test_seen() -> None:
