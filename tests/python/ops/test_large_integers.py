@@ -14,6 +14,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch._decomp import register_decomposition
 from torch.utils._pytree import tree_flatten, tree_map_only
 
 import torch_tpu
@@ -188,8 +189,6 @@ FLOATS: dict[str, Op] = {
     "tensor": lambda n, d: torch.tensor(n, dtype=torch.float32, device=d),
     "where": lambda n, d: torch.where(mask(d), small(d).float(), n),
     "clamp": lambda n, d: small(d).float().clamp(max=n),
-    "alpha": lambda n, d: torch.add(small(d).float(), small(d).float(), alpha=n),
-    "addcmul": lambda n, d: torch.addcmul(*[small(d).float()] * 3, value=n),
     "of_ints": lambda n, d: ints(d).float() + n,
     # A float that holds an integer, for integers.
     "float_fill": lambda n, d: torch.zeros(2, dtype=torch.int64, device=d).fill_(float(n // 2)),
@@ -357,11 +356,18 @@ def many(x: Tensor, n: int) -> tuple[Tensor, ...]:
     )
 
 
-@pytest.mark.parametrize("dynamic", [False, True])
-def test_compile(dynamic: bool) -> None:
+@pytest.mark.parametrize(
+    ("dynamic", "numbers"),
+    [
+        (False, (2**53, 2**53 + 1, MAX, MIN + 1)),
+        # PyTorch takes the largest integers for infinity where they are symbols.
+        (True, (2**53, 2**53 + 1, 2**62 + 1, -(2**53) - 1)),
+    ],
+)
+def test_compile(dynamic: bool, numbers: tuple[int, ...]) -> None:
     torch._dynamo.reset()
     function = torch.compile(many, backend="tpu", dynamic=dynamic)
-    for n in NEIGHBOURS:
+    for n in numbers:
         same(many(ints("cpu"), n), function(ints("tpu"), n), f"{n}")
 
 
@@ -376,14 +382,21 @@ def test_compile_ranges() -> None:
         same(ranges(small("cpu"), n), function(small("tpu"), n), f"{n}")
 
 
+def shift(x: Tensor, n: int, m: int) -> Tensor:
+    return torch.where(x == n, x - m, torch.full_like(x, n) + m)
+
+
+LIBRARY = torch.library.Library("tpu_large_integers", "DEF")
+LIBRARY.define("shift(Tensor x, Scalar n, int m) -> Tensor")
+LIBRARY.impl("shift", shift, "CPU")
+register_decomposition(torch.ops.tpu_large_integers.shift)(shift)
+
+
 def test_decomposition() -> None:
     """Its recording keeps numbers as constants."""
-
-    def huber(n: int, device: str) -> Any:
-        x = ints(device)
-        return torch.ops.aten.rot90(x.view(3, 4) + n), torch.ops.aten.nan_to_num(x, n)
-
-    check(huber, NEIGHBOURS)
+    op = torch.ops.tpu_large_integers.shift
+    check(lambda n, d: op(ints(d), n, 3), NEIGHBOURS)
+    check(lambda n, d: op(ints(d), 3, n), NEIGHBOURS)
 
 
 class Offset(nn.Module):
