@@ -50,11 +50,13 @@ py::tuple describe(const ops::Argument& argument) {
   if (argument.known) {
     switch (argument.scalar_types.at(0)) {
       case c10::ScalarType::Long:
-        return py::make_tuple("static", static_cast<int64_t>(*argument.known));
+        return py::make_tuple("static", argument.known->integer());
+      case c10::ScalarType::UInt64:
+        return py::make_tuple("static", argument.known->bits());
       case c10::ScalarType::Bool:
         return py::make_tuple("static", *argument.known != 0);
       default:
-        return py::make_tuple("static", *argument.known);
+        return py::make_tuple("static", argument.known->to_double());
     }
   }
   if (!argument.scalars.empty()) return py::make_tuple("traced", py::none());

@@ -227,9 +227,7 @@ class Maker {
     return b_.convert(out, dtype);
   }
 
-  Value averaged(const Value& sum) {
-    return b_.divide(sum, b_.splat(static_cast<double>(what_.size), sum.type()));
-  }
+  Value averaged(const Value& sum) { return b_.divide(sum, b_.splat(what_.size, sum.type())); }
 
   // No compiler multiplies them between devices: all factors are sent.
   Value complex_product(const Value& x, bool scatter) {

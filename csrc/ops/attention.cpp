@@ -51,7 +51,7 @@ Attention attention_of(Call& c) {
   expect_whole(a.query, {3}, "attention");
   const DType t = opmath(a.query.dtype());
   if (c.has("scale")) {
-    a.known_scale = c.known("scale");
+    if (const auto known = c.known("scale")) a.known_scale = known->to_double();
     a.scale = c.scalar("scale", t);
   } else {
     a.known_scale = 1 / std::sqrt(double(a.query.dim(3)));
@@ -63,10 +63,7 @@ Attention attention_of(Call& c) {
   return a;
 }
 
-bool drops(Call& c) {
-  const std::optional<double> p = c.known("dropout_p");
-  return !p || *p != 0;
-}
+bool drops(Call& c) { return c.known("dropout_p") != 0; }
 
 // Scaled, biased, masked: [B, H, L, S].
 Value scores_of(const Attention& a) {
@@ -207,8 +204,8 @@ Values lower_backward(Call& c) {
 
 // No dropout, no scale, and the scales in use. Both ways of computing those: they differ in the
 // last bit.
-std::vector<double> known_numbers() {
-  std::vector<double> out = {0.0, 1.0};
+std::vector<Number> known_numbers() {
+  std::vector<Number> out = {0.0, 1.0};
   for (int64_t width = 8; width <= kMaxKnownWidth; width += 8) {
     out.push_back(1 / std::sqrt(double(width)));
     const double power = std::pow(double(width), -0.5);
@@ -278,7 +275,7 @@ Value dropped(const Value& x, const Dropout& dropout, const Dims& all, const Val
 }
 
 void add_attention(Entries& t) {
-  const std::vector<double> known = known_numbers();
+  const std::vector<Number> known = known_numbers();
   t.push_back({.name = "_scaled_dot_product_fused_attention_overrideable",
                .lower = lower_forward,
                .random = true,

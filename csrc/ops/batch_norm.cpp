@@ -235,7 +235,7 @@ Values gather_stats(Call& c, const Value& counts) {
 
 Values lower_batch_norm_gather_stats(Call& c) {
   const Dims rows = {c.tensor("mean").dim(0)};
-  return gather_stats(c, full(c.b, static_cast<double>(c.integer("count")), DType::kF32, rows));
+  return gather_stats(c, full(c.b, c.integer("count"), DType::kF32, rows));
 }
 
 Values lower_batch_norm_gather_stats_with_counts(Call& c) {

@@ -207,7 +207,7 @@ Values Call::scalars(std::string_view name, DType dtype) {
   return out;
 }
 
-std::optional<double> Call::known(std::string_view name) const { return source_.at(name).known; }
+std::optional<Number> Call::known(std::string_view name) const { return source_.at(name).known; }
 
 bool Call::is_float_scalar(std::string_view name) const {
   const Argument& argument = source_.at(name);

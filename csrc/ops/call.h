@@ -24,6 +24,7 @@ using stablehlo::Builder;
 using stablehlo::Compare;
 using stablehlo::Dims;
 using stablehlo::DType;
+using stablehlo::Number;
 using stablehlo::Precision;
 using stablehlo::Reduction;
 using stablehlo::Type;
@@ -67,7 +68,7 @@ class Call {
   // The value of a Scalar/float argument that the table entry lists under `keyed`, or that is left
   // at its schema default, or is one of the entry's special values: known, part of the key.
   // nullopt: a runtime value, use scalar().
-  std::optional<double> known(std::string_view name) const;
+  std::optional<Number> known(std::string_view name) const;
   bool is_float_scalar(std::string_view name) const;  // the Scalar holds a floating value
 
   // --- type promotion: torch.result_type over these tensor and Scalar arguments ---

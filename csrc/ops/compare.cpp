@@ -165,7 +165,6 @@ void add_compare(Entries& t) {
       {"clamp", lower_clamp},
       {"clamp_min", lower_clamp},
       {"clamp_max", lower_clamp},
-      {"masked_fill.Scalar", lower_masked_fill_scalar},
   };
   for (const auto& [name, lower] : with_cpu_scalars) {
     t.push_back({.name = name, .lower = lower, .cpu_scalars = true});
@@ -173,6 +172,8 @@ void add_compare(Entries& t) {
   for (const auto& [name, lower] : device_only) {
     t.push_back({.name = name, .lower = lower});
   }
+  t.push_back(
+      {.name = "masked_fill.Scalar", .lower = lower_masked_fill_scalar, .stores_numbers = true});
   // The value is a number; it may lie in self.
   t.push_back({.name = "masked_fill.Tensor",
                .lower = lower_masked_fill_tensor,

@@ -80,7 +80,7 @@ Values lower_nonzero_static(Call& c) {
   const Value self = c.tensor("self");
   const int64_t n = self.numel();
   const int64_t size = c.integer("size");
-  const double fill = static_cast<double>(c.integer("fill_value"));
+  const int64_t fill = c.integer("fill_value");
   if (size < 0) throw std::invalid_argument("expected a size of at least 0");
   if (size * self.rank() == 0 || n == 0) {
     return {full(b, fill, DType::kS64, {size, self.rank()})};
@@ -93,10 +93,10 @@ Values lower_nonzero_static(Call& c) {
   for (const Value& column : coordinates(position, self.dims())) {
     columns.push_back(b.reshape(column, {size, 1}));
   }
-  const Value rows = columns.size() == 1 ? columns[0] : b.concatenate(columns, 1);
+  const Value rows =
+      cast(columns.size() == 1 ? columns[0] : b.concatenate(columns, 1), DType::kS64);
   const Value missing = b.lt(position, zeros_like(position));
-  return {cast(b.select(b.broadcast_in_dim(missing, rows.dims(), {0}), b.like(rows, fill), rows),
-               DType::kS64)};
+  return {b.select(b.broadcast_in_dim(missing, rows.dims(), {0}), b.like(rows, fill), rows)};
 }
 
 Values lower_masked_select(Call& c) {
@@ -234,7 +234,7 @@ Value row_order(const Value& rows) {
   const Value columns = b.transpose(rows, {1, 0});
   const Value start = b.iota(Type(DType::kS32, {n}), 0);
   const Values done = b.while_loop(
-      {b.scalar(static_cast<double>(width), DType::kS32), start},
+      {b.scalar(width, DType::kS32), start},
       [&](const Values& state) -> Values { return {b.gt(state[0], zeros_like(state[0]))}; },
       [&](const Values& state) -> Values {
         const Value at = state[0] - 1;

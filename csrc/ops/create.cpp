@@ -22,39 +22,52 @@ Values lower_zero(Call& c) { return {full(c.b, 0, c.out().dtype, c.out().dims)};
 
 // --- ranges --------------------------------------------------------------------------------------
 
-bool is_whole(double x) { return x == std::floor(x) && std::abs(x) < 9007199254740992.0; }
+// start + i * step for i < n.
+Value whole_range(Call& c, int64_t start, int64_t step) {
+  Builder& b = c.b;
+  const int64_t n = c.out().dims.at(0);
+  int64_t end = 0;
+  const bool overflows =
+      __builtin_mul_overflow(step, n, &end) || __builtin_add_overflow(start, end, &end);
+  const auto is_small = [](int64_t x) { return -(1 << 30) < x && x < (1 << 30); };
+  const bool small = !overflows && is_small(start) && is_small(end) && is_small(step);
+  const Type type(small ? DType::kS32 : DType::kS64, {n});
+  return b.add(b.multiply(b.iota(type, 0), b.splat_int(step, type)), b.splat_int(start, type));
+}
 
-// start + i * step for i < n; both are known, since they decide n.
-Value known_range(Call& c, double start, double step) {
+// Whether a double has every number of the range, so that it does not matter where it is computed.
+bool is_exact(const Number& start, const Number& step, int64_t n) {
+  const auto fits = [](double x) { return std::abs(x) < 0x1p53; };
+  const double first = start.to_double(), by = step.to_double();
+  return start.is_whole() && step.is_whole() && fits(first) && fits(by) &&
+         fits(first + by * static_cast<double>(n));
+}
+
+// Both are known, since they decide n.
+Value known_range(Call& c, const Number& start, const Number& step) {
   Builder& b = c.b;
   const DType t = opmath(c.out().dtype);
   const int64_t n = c.out().dims.at(0);
-  if (is_whole(start) && is_whole(step)) {
-    const double end = start + step * static_cast<double>(n);
-    const bool small = std::abs(start) < (1 << 30) && std::abs(end) < (1 << 30);
-    const Type type(small ? DType::kS32 : DType::kS64, {n});
-    const Value scaled = b.multiply(b.iota(type, 0), b.splat_int(std::llround(step), type));
-    return b.add(scaled, b.splat_int(std::llround(start), type));
+  // CPU converts the bounds to the output's type first.
+  if (is_integer(c.out().dtype) || is_exact(start, step, n)) {
+    return whole_range(c, start.truncated(), step.truncated());
   }
   // CPU computes in double. For f32 the constants of a short range are written out; a long one
   // would make the program long.
+  const double first = start.to_double(), by = step.to_double();
   if (t != DType::kF64 && n <= 256) {
     std::vector<double> values(n);
-    for (int64_t i = 0; i < n; ++i) values[i] = start + step * static_cast<double>(i);
+    for (int64_t i = 0; i < n; ++i) values[i] = first + by * static_cast<double>(i);
     const DType written = is_float(t) ? t : DType::kF64;
     return b.floats(values, Type(written, {n}));
   }
   const DType wide = is_float(t) ? t : DType::kF64;
-  return b.iota(Type(wide, {n}), 0) * step + start;
+  return b.iota(Type(wide, {n}), 0) * by + first;
 }
 
 Values lower_arange(Call& c) {
-  double start = c.has("start") ? c.known("start").value() : 0;
-  double step = c.has("step") ? c.known("step").value() : 1;
-  if (is_integer(c.out().dtype)) {  // CPU converts the bounds first
-    start = std::trunc(start);
-    step = std::trunc(step);
-  }
+  const Number start = c.has("start") ? c.known("start").value() : 0;
+  const Number step = c.has("step") ? c.known("step").value() : 1;
   return {known_range(c, start, step)};
 }
 
@@ -67,13 +80,12 @@ Value from_both_ends(Call& c, const Value& start, const Value& end, int64_t step
   const Value first = b.broadcast_to(start, dims);
   if (steps <= 1) return first;
   const Value last = b.broadcast_to(end, dims);
-  const Value step =
-      b.broadcast_to(b.divide(b.subtract(end, start), b.scalar(double(steps - 1), t)), dims);
+  const Value step = b.broadcast_to(b.divide(b.subtract(end, start), b.scalar(steps - 1, t)), dims);
   const Value i = b.iota(Type(counter, dims), 0);
   const Value up = b.add(first, b.multiply(step, cast(i, t)));
-  const Value back = double(steps - 1) - i;
+  const Value back = (steps - 1) - i;
   const Value down = b.subtract(last, b.multiply(step, cast(back, t)));
-  return b.select(b.lt(i, b.like(i, double(steps / 2))), up, down);
+  return b.select(b.lt(i, b.like(i, steps / 2)), up, down);
 }
 
 Value spaced(Call& c) {
@@ -87,7 +99,14 @@ Value spaced(Call& c) {
   return from_both_ends(c, bound("start"), bound("end"), steps);
 }
 
-Values lower_linspace(Call& c) { return {spaced(c)}; }
+Values lower_linspace(Call& c) {
+  const Type& out = c.out();
+  // What is alone has no space to keep: CPU fills with the start.
+  if (c.integer("steps") == 1) {
+    return {c.b.broadcast_to(c.scalar("start", out.dtype), out.dims)};
+  }
+  return {spaced(c)};
+}
 
 Values lower_logspace(Call& c) {
   const Value exponents = spaced(c);
@@ -167,7 +186,7 @@ Values is_in(Call& c, const Value& elements, const Value& tests) {
       return {b.lt(pair[0], pair[1])};
     })[0];
     const Value at = search_sorted(sorted, x, /*right=*/false);
-    found = b.eq(take_rows(sorted, b.minimum(at, b.like(at, double(m - 1))), 0), x);
+    found = b.eq(take_rows(sorted, b.minimum(at, b.like(at, m - 1)), 0), x);
   }
   if (c.flag("invert")) found = b.not_(found);
   return {b.reshape(found, c.out().dims)};
@@ -191,7 +210,10 @@ Values lower_isin_scalar_tensor(Call& c) {
 }  // namespace
 
 void add_create(Entries& t) {
-  t.push_back({.name = "fill.Scalar", .lower = lower_fill_scalar, .overwrites = true});
+  t.push_back({.name = "fill.Scalar",
+               .lower = lower_fill_scalar,
+               .overwrites = true,
+               .stores_numbers = true});
   t.push_back(
       {.name = "fill.Tensor", .lower = lower_fill_tensor, .cpu_scalars = true, .overwrites = true});
   t.push_back({.name = "zero", .lower = lower_zero, .overwrites = true});

@@ -45,7 +45,7 @@ Trellis trellis_of(Call& c) {
   t.classes = log_probs.dim(2);
   t.states = 2 * targets.dim(1) + 1;
   t.log_probs = b.convert(log_probs, opmath(log_probs.dtype()));
-  const auto blank = static_cast<double>(c.integer("blank"));
+  const auto blank = c.integer("blank");
   const Value plain = cast(targets, DType::kS32);
   // One blank before each target, one behind the last.
   t.labels = b.pad(plain, b.scalar(blank, DType::kS32), {0, 1}, {0, 1}, {0, 1});
@@ -119,9 +119,7 @@ Values lower_ctc_loss(Call& c) {
     // alpha now, alpha at each sequence's last step, all of them
     done = b.while_loop(
         {b.scalar(1, DType::kS32), start, start, store_step(all, start, zero)},
-        [&](const Values& s) -> Values {
-          return {b.lt(s[0], b.scalar(static_cast<double>(t.steps), DType::kS32))};
-        },
+        [&](const Values& s) -> Values { return {b.lt(s[0], b.scalar(t.steps, DType::kS32))}; },
         [&](const Values& s) -> Values {
           const Value alpha = advance(t, s[1], emissions(t, s[0]));
           const Value running = b.lt(b.broadcast_to(s[0], {t.batch}), t.input_lengths);
@@ -163,8 +161,7 @@ Values lower_ctc_loss_backward(Call& c) {
 
   // Posterior probability of each class at each step, from the end to the start.
   const Values done = b.while_loop(
-      {b.scalar(static_cast<double>(t.steps - 1), DType::kS32), none,
-       full(b, 0, type, {t.steps, t.batch, t.classes})},
+      {b.scalar(t.steps - 1, DType::kS32), none, full(b, 0, type, {t.steps, t.batch, t.classes})},
       [&](const Values& s) -> Values { return {b.ge(s[0], zero)}; },
       [&](const Values& s) -> Values {
         const Value emission = emissions(t, s[0]);

@@ -44,7 +44,7 @@ Value euclidean_by_product(const Value& x1, const Value& x2, const Dims& out) {
 
 Values lower__cdist_forward(Call& c) {
   const Value x1 = c.tensor("x1"), x2 = c.tensor("x2");
-  const double p = c.known("p").value_or(2);
+  const double p = c.known("p").value_or(2).to_double();
   const int64_t mode = c.integer_or("compute_mode", 0);  // 0: by size, 1: product, 2: never
   if (c.out().numel() == 0) {
     return {full(c.b, 0, c.out().dtype, c.out().dims)};
@@ -79,7 +79,7 @@ Value slope(const Value& d, const Value& distance, double p) {
 Values lower__cdist_backward(Call& c) {
   Builder& b = c.b;
   const Value x1 = c.tensor("x1");
-  const double p = c.known("p").value_or(2);
+  const double p = c.known("p").value_or(2).to_double();
   if (p == 0 || c.out().numel() == 0 || c.tensor("grad").numel() == 0) {
     return {full(b, 0, c.out().dtype, c.out().dims)};
   }

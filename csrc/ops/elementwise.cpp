@@ -48,11 +48,11 @@ Value signs_differ(const Value& a, const Value& b) {
 
 }  // namespace
 
-Value is(Compare direction, const Value& x, double value) {
+Value is(Compare direction, const Value& x, const Number& value) {
   return x.builder().compare(direction, x, x.builder().like(x, value));
 }
 
-Value choose(const Value& pred, double constant, const Value& otherwise) {
+Value choose(const Value& pred, const Number& constant, const Value& otherwise) {
   Builder& b = otherwise.builder();
   return b.select(pred, b.like(otherwise, constant), otherwise);
 }
@@ -217,7 +217,7 @@ Value pow(const Value& a, const Value& b) {
   return builder.select(negative, inverse, builder.power(a, exponent));
 }
 
-Value pow_known(const Value& x, double exponent) {
+Value pow_known(const Value& x, const Number& exponent) {
   if (exponent == 0) {
     return ones_like(x);
   } else if (exponent == 1) {
@@ -341,7 +341,7 @@ namespace {
 // Amounts outside [0, bits) act as if every bit had been shifted out.
 Value shift_amount_valid(const Value& amount) {
   Builder& b = amount.builder();
-  const double bits = 8.0 * static_cast<double>(dtype_bytes(amount.dtype()));
+  const int64_t bits = 8 * dtype_bytes(amount.dtype());
   const Value small = is(Compare::kLt, amount, bits);
   return is_unsigned(amount.dtype()) ? small : b.and_(small, is(Compare::kGe, amount, 0));
 }
@@ -359,7 +359,7 @@ Value bitwise_right_shift(const Value& a, const Value& b) {
   if (is_unsigned(a.dtype())) {
     return builder.select(valid, builder.shift_right_logical(a, b), zeros_like(a));
   }
-  const double last = 8.0 * static_cast<double>(dtype_bytes(a.dtype())) - 1;
+  const int64_t last = 8 * dtype_bytes(a.dtype()) - 1;
   return builder.shift_right_arithmetic(a, builder.select(valid, b, builder.like(b, last)));
 }
 

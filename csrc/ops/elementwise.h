@@ -21,9 +21,9 @@ using Unary = Value (*)(const Value&);
 using Binary = Value (*)(const Value&, const Value&);
 
 // Compares with a constant.
-Value is(Compare direction, const Value& x, double value);
+Value is(Compare direction, const Value& x, const Number& value);
 // The constant where `pred`, `otherwise` elsewhere.
-Value choose(const Value& pred, double constant, const Value& otherwise);
+Value choose(const Value& pred, const Number& constant, const Value& otherwise);
 
 // --- one operand, any dtype -------------------------------------------------------------------
 Value abs(const Value& x);  // complex -> real
@@ -104,8 +104,8 @@ Value bitwise_left_shift(const Value& a, const Value& b);
 Value bitwise_right_shift(const Value& a, const Value& b);
 
 // The exponents with cheaper and exacter forms; undefined Value: none for this one.
-Value pow_known(const Value& x, double exponent);
-inline std::vector<double> known_exponents() { return {0, 1, 2, 3, -1, -2, 0.5, -0.5}; }
+Value pow_known(const Value& x, const Number& exponent);
+inline std::vector<Number> known_exponents() { return {0, 1, 2, 3, -1, -2, 0.5, -0.5}; }
 
 // --- three operands ---------------------------------------------------------------------------
 Value lerp(const Value& start, const Value& end, const Value& weight);

@@ -126,7 +126,7 @@ Values lower_frexp(Call& c) {
   const Value word = b.bitcast_convert(scaled, bits);
   Value exponent = b.and_(b.shift_right_logical(word, b.splat_int(mantissa_bits, bits)),
                           b.splat_int(exponent_mask, bits));
-  exponent = exponent - static_cast<double>(bias);
+  exponent = exponent - bias;
   exponent = b.select(subnormal, exponent - scale, exponent);
   const Value rest = b.and_(word, b.splat_int(~(exponent_mask << mantissa_bits), bits));
   const Value half = b.or_(rest, b.splat_int(bias << mantissa_bits, bits));

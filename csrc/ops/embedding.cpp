@@ -17,7 +17,7 @@ Value flatten(const Value& x) { return x.builder().reshape(x, {x.numel()}); }
 Value drop_padding(const Value& index, int64_t padding_idx) {
   if (padding_idx < 0) return index;
   Builder& b = index.builder();
-  const Value is_padding = b.eq(index, b.like(index, static_cast<double>(padding_idx)));
+  const Value is_padding = b.eq(index, b.like(index, padding_idx));
   return b.select(is_padding, b.like(index, -1), index);
 }
 
@@ -80,7 +80,7 @@ Values lower_embedding_renorm(Call& c) {
   const int64_t rows = self.dim(0);
   c.check_index(indices, 0, rows, "index out of range in self");
   const Value x = b.convert(self, opmath(self.dtype()));
-  const Value norm = row_norms(x, c.known("norm_type").value());
+  const Value norm = row_norms(x, c.known("norm_type").value().to_double());
   const Value max_norm = b.broadcast_to(c.scalar("max_norm", x.dtype()), {rows});
   const Value index = flatten(plain_index(indices, rows));
   const Value named = put_rows(full(b, 0, DType::kBool, {rows}), index,
@@ -139,8 +139,8 @@ Values lower_embedding_bag(Call& c) {
     const Type positions(DType::kS32, {n, width});
     const Value is_best = b.eq(rows, take_rows(best, bag, 0));
     const Value candidates = b.select(is_best, b.iota(positions, 0), b.splat_int(n, positions));
-    const Value first = put_rows(full(b, static_cast<double>(n), DType::kS32, {num_bags, width}),
-                                 target, candidates, 0, Combine::kMin);
+    const Value first =
+        put_rows(full(b, n, DType::kS32, {num_bags, width}), target, candidates, 0, Combine::kMin);
     max_indices = b.select(empty, b.like(first, 0), take_rows(index, first, 0));
   } else {
     output = sum_rows(rows, target, num_bags);

@@ -218,7 +218,7 @@ Values lower_foreach_norm(Call& c) {
   Values results;
   for (const Value& x : c.tensors("self")) {
     const DType requested = c.dtype_arg("dtype").value_or(x.dtype());
-    results.push_back(f(cast(x, opmath(requested)), *c.known("ord")));
+    results.push_back(f(cast(x, opmath(requested)), c.known("ord")->to_double()));
   }
   return results;
 }

@@ -33,8 +33,7 @@ std::string key_of(const std::vector<Argument>& arguments) {
     for (const Value& tensor : argument.tensors) {
       out << ' ' << (tensor.defined() ? tensor.type().str() : "none");
     }
-    out.precision(17);
-    if (argument.known) out << ' ' << *argument.known;
+    if (argument.known) out << ' ' << to_string(*argument.known);
     for (c10::ScalarType type : argument.scalar_types) out << ' ' << static_cast<int>(type);
     if (!argument.value.isNone()) out << ' ' << argument.value.tagKind() << ' ' << argument.value;
   }

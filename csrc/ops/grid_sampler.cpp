@@ -29,13 +29,12 @@ struct Sampler {
 
 Value clip(const Value& x, int64_t size) {
   Builder& b = x.builder();
-  return nan_minimum(nan_maximum(x, zeros_like(x)), b.like(x, double(size - 1)));
+  return nan_minimum(nan_maximum(x, zeros_like(x)), b.like(x, size - 1));
 }
 
 Coordinate clipped(const Coordinate& c, int64_t size) {
   Builder& b = c.at.builder();
-  const Value inside =
-      b.and_(b.gt(c.at, zeros_like(c.at)), b.lt(c.at, b.like(c.at, double(size - 1))));
+  const Value inside = b.and_(b.gt(c.at, zeros_like(c.at)), b.lt(c.at, b.like(c.at, size - 1)));
   return {clip(c.at, size), b.select(inside, c.slope, zeros_like(c.slope))};
 }
 
@@ -133,9 +132,9 @@ Stops stops_of(const Sampler& s, size_t i) {
   for (int k = -1; k <= 2; ++k) {
     const bool near = k == 0 || k == 1;
     const bool before = k <= 0;
-    const Value distance = before ? t - double(k) : double(k) - t;
+    const Value distance = before ? t - k : k - t;
     const Value slope = cubic_slope(distance, near) * c.slope;
-    at.push_back(low + double(k));
+    at.push_back(low + k);
     weights.push_back(cubic(distance, near));
     slopes.push_back(before ? slope : -slope);
   }
@@ -173,10 +172,10 @@ Corners corners_of(const Sampler& s) {
   for (size_t i = 0; i < n; ++i) {
     const Value at = stops[i].at;
     const Value here =
-        spread(b.and_(b.ge(at, zeros_like(at)), b.lt(at, b.like(at, double(s.sizes[i])))), i);
+        spread(b.and_(b.ge(at, zeros_like(at)), b.lt(at, b.like(at, s.sizes[i]))), i);
     c.inside = c.inside ? b.and_(c.inside, here) : here;
     const Value step = spread(b.convert(clip(at, s.sizes[i]), DType::kS32), i);
-    c.index = c.index ? c.index * double(s.sizes[i]) + step : step;
+    c.index = c.index ? c.index * s.sizes[i] + step : step;
     weights.push_back(spread(stops[i].weight, i));
     c.weight = c.weight ? c.weight * weights[i] : weights[i];
   }

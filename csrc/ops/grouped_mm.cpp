@@ -44,8 +44,8 @@ Blocks blocks_of(const Value& offs, int64_t rows) {
   blocks.ends = cast(offs, DType::kS32);
   const Value zero = b.splat(0, Type(DType::kS32, {1}));
   blocks.starts = b.concatenate({zero, b.slice_dim(blocks.ends, 0, 0, groups - 1)}, 0);
-  const Value size = b.like(blocks.ends, double(blocks.size));
-  const Value count = b.divide(blocks.ends - blocks.starts + double(blocks.size - 1), size);
+  const Value size = b.like(blocks.ends, blocks.size);
+  const Value count = b.divide(blocks.ends - blocks.starts + (blocks.size - 1), size);
   blocks.past = scan(count, 0, Reduction::kAdd);
   blocks.total = b.reshape(b.slice_dim(blocks.past, 0, groups - 1, groups), {});
   return blocks;
@@ -67,9 +67,9 @@ Block block_at(const Blocks& blocks, const Value& i) {
   // Counted from the group's last block, whose number is known without the first one's.
   const Value start = pick(blocks.starts, block.group);
   const Value rows = block.end - start;
-  const Value size = b.like(i, double(blocks.size));
-  const Value count = b.divide(rows + double(blocks.size - 1), size);
-  block.start = start + (i - pick(blocks.past, block.group) + count) * double(blocks.size);
+  const Value size = b.like(i, blocks.size);
+  const Value count = b.divide(rows + (blocks.size - 1), size);
+  block.start = start + (i - pick(blocks.past, block.group) + count) * blocks.size;
   return block;
 }
 

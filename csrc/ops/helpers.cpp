@@ -165,7 +165,7 @@ Value cast(const Value& x, DType dtype) {
 Value zeros_like(const Value& x) { return x.builder().like(x, 0); }
 Value ones_like(const Value& x) { return x.builder().like(x, 1); }
 
-Value full(Builder& b, double value, DType dtype, const Dims& dims) {
+Value full(Builder& b, const Number& value, DType dtype, const Dims& dims) {
   return b.splat(value, Type(dtype, dims));
 }
 
@@ -182,8 +182,8 @@ Value count_of(const Value& x, const Dims& dims, DType dtype) {
     const Value n = cast(b.count(x, d), is_integer(dtype) ? DType::kS64 : dtype);
     varying = varying.defined() ? varying * n : n;
   }
-  if (!varying.defined()) return b.scalar(static_cast<double>(known), dtype);
-  return cast(known == 1 ? varying : varying * static_cast<double>(known), dtype);
+  if (!varying.defined()) return b.scalar(known, dtype);
+  return cast(known == 1 ? varying : varying * known, dtype);
 }
 
 Value divide_by_count(const Value& sum, const Value& x, const Dims& dims) {
@@ -195,7 +195,7 @@ Value divide_by_count(const Value& sum, const Value& x, const Dims& dims) {
     }
     known *= x.dims().at(d);
   }
-  return sum / static_cast<double>(known);
+  return sum / known;
 }
 
 Value size_of(const Value& x, int64_t dim, DType dtype) { return count_of(x, {dim}, dtype); }

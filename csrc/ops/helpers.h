@@ -21,7 +21,7 @@ Dims keep_dims(const Dims& shape, const Dims& reduced);
 Value cast(const Value& x, DType dtype);  // Builder::convert, with bool and float->int as PyTorch
 Value zeros_like(const Value& x);
 Value ones_like(const Value& x);
-Value full(Builder& b, double value, DType dtype, const Dims& dims);
+Value full(Builder& b, const Number& value, DType dtype, const Dims& dims);
 // How many elements count over these dims: a constant, or where one varies known at run time. 0-d.
 Value count_of(const Value& x, const Dims& dims, DType dtype);
 // `sum` divided by that number.

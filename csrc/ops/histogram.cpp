@@ -36,9 +36,9 @@ Values lower_histc(Call& c) {
   high = b.select(flat, high + 1, high);
   const auto spread = [&](const Value& v) { return b.broadcast_to(v, x.dims()); };
   const Value inside = b.and_(b.ge(x, spread(low)), b.le(x, spread(high)));
-  const Value position = b.divide((x - spread(low)) * double(bins), spread(b.subtract(high, low)));
+  const Value position = b.divide((x - spread(low)) * bins, spread(b.subtract(high, low)));
   const Value bin =
-      b.minimum(b.convert(position, DType::kS32), full(b, double(bins - 1), DType::kS32, {n}));
+      b.minimum(b.convert(position, DType::kS32), full(b, bins - 1, DType::kS32, {n}));
   const Value target = b.select(inside, bin, b.like(bin, -1));
   return {put_rows(zeros, target, full(b, 1, DType::kS32, {n}), 0, Combine::kAdd)};
 }
@@ -79,11 +79,11 @@ Value even_edges(const Value& low, const Value& high, int64_t bins) {
   Builder& b = low.builder();
   const Dims dims = {bins + 1};
   const auto spread = [&](const Value& v) { return b.broadcast_to(v, dims); };
-  const Value step = spread(b.subtract(high, low) / static_cast<double>(bins));
+  const Value step = spread(b.subtract(high, low) / bins);
   const Value i = b.iota(Type(low.dtype(), dims), 0);
   const Value up = b.add(spread(low), b.multiply(step, i));
-  const Value down = b.subtract(spread(high), b.multiply(step, static_cast<double>(bins) - i));
-  return b.select(b.lt(i, b.like(i, static_cast<double>((bins + 1) / 2))), up, down);
+  const Value down = b.subtract(spread(high), b.multiply(step, bins - i));
+  return b.select(b.lt(i, b.like(i, (bins + 1) / 2)), up, down);
 }
 
 // Edges of each dimension: over the range given, else over the data's.
@@ -135,9 +135,9 @@ Value count_points(Call& c, const Samples& samples, const Values& edges) {
       return b.broadcast_to(b.reshape(b.slice(edges[d], {i}, {i + 1}), {}), {n});
     };
     Value bin = search_sorted(edges[d], x, /*right=*/true) - 1;
-    bin = b.minimum(bin, b.like(bin, static_cast<double>(last - 1)));
+    bin = b.minimum(bin, b.like(bin, last - 1));
     inside = b.and_(inside, b.and_(b.ge(x, edge(0)), b.le(x, edge(last))));
-    cell = b.add(cell * static_cast<double>(last), bin);
+    cell = b.add(cell * last, bin);
     shape.push_back(last);
   }
   const Value zeros = full(b, 0, samples.points.dtype(), {stablehlo::product(shape)});

@@ -252,7 +252,7 @@ Value search_sorted(const Value& sorted, const Value& queries, bool right) {
   // The answer is in [low, low + span]; every step halves the span. Clamping keeps the last steps
   // inside, and is right: beyond the end the answer is n.
   for (int64_t span = n; span > 0; span /= 2) {
-    const Value middle = b.minimum(low + static_cast<double>(span / 2), b.like(low, n - 1));
+    const Value middle = b.minimum(low + (span / 2), b.like(low, n - 1));
     const Value found = take_along(sorted, middle, last);
     const Value before = right ? b.le(found, queries) : b.lt(found, queries);
     low = b.select(before, middle + 1, low);

@@ -44,7 +44,7 @@ Value sum_in_steps(const Value& a, const Value& b) {
   const Value rhs = builder.pad(b, zero, {0, 0, 0}, {0, extra, 0});
   const Dims sizes = {groups, m, n};
   const auto condition = [&](const Values& state) -> Values {
-    return {builder.lt(state[0], builder.scalar(static_cast<double>(lhs.dim(2)), DType::kS32))};
+    return {builder.lt(state[0], builder.scalar(lhs.dim(2), DType::kS32))};
   };
   const auto body = [&](const Values& state) -> Values {
     const Value start = builder.scalar(0, DType::kS32);
@@ -55,7 +55,7 @@ Value sum_in_steps(const Value& a, const Value& b) {
       sum = sum + builder.broadcast_to(builder.slice_dim(x, 2, i, i + 1), sizes) *
                       builder.broadcast_to(builder.slice_dim(y, 1, i, i + 1), sizes);
     }
-    return {state[0] + builder.scalar(static_cast<double>(kUnrolled), DType::kS32), sum};
+    return {state[0] + builder.scalar(kUnrolled, DType::kS32), sum};
   };
   const Value none = builder.splat(0, Type(a.dtype(), sizes));
   return builder.while_loop({builder.scalar(0, DType::kS32), none}, condition, body)[1];

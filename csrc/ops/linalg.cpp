@@ -18,7 +18,7 @@ Value failing_minor(const Value& x) {
   const int64_t batch = x.dim(0), n = x.dim(-1);
   const Value zero = b.scalar(0, DType::kS32);
   const auto condition = [&](const Values& state) {
-    return Values{b.lt(state[0], b.scalar(static_cast<double>(n), DType::kS32))};
+    return Values{b.lt(state[0], b.scalar(n, DType::kS32))};
   };
   const auto eliminate = [&](const Values& state) {
     const Value &k = state[0], &rest = state[1], &order = state[2];

@@ -87,7 +87,7 @@ Value scale_of(const Value& x) {
 
 Value info_of_nans(const Value& x, int64_t info) {
   Builder& b = x.builder();
-  const Value bad = cast(b.ne(x, x), DType::kS32) * static_cast<double>(info);
+  const Value bad = cast(b.ne(x, x), DType::kS32) * info;
   return info < 0 ? reduce_min(bad, {1, 2}) : reduce_max(bad, {1, 2});
 }
 

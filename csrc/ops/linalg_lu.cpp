@@ -85,8 +85,8 @@ Panel factor_by_panels(const Value& a0, int64_t panels, bool pivot) {
   const Value columns = b.iota(Type(DType::kS32, {batch, kPanel, n}), 2);
 
   const auto step = [&](const Value& block, const Values& state) {
-    const Value start = block * static_cast<double>(kPanel);
-    const Value end = start + static_cast<double>(kPanel);
+    const Value start = block * kPanel;
+    const Value end = start + kPanel;
     const Value strip = b.dynamic_slice(state[0], {zero, zero, start}, {batch, m, kPanel});
     const Panel panel = factor_panel(strip, start, kPanel, pivot);
     const Value exchanged = take_rows(state[0], panel.permutation);
@@ -137,7 +137,7 @@ Lu lu_factor(const Value& a, bool pivot) {
     whole.a = slice_matrix(whole.a, m, n);
     whole.permutation = slice_matrix(whole.permutation, m, 1);
     whole.pivots = slice_matrix(whole.pivots, k, 1);
-    const Value beyond = b.gt(whole.info, b.like(whole.info, static_cast<double>(k)));
+    const Value beyond = b.gt(whole.info, b.like(whole.info, k));
     whole.info = b.select(beyond, zeros_like(whole.info), whole.info);
   }
   return {b.reshape(whole.a, a.dims()), b.reshape(whole.pivots, of_pivots),
@@ -172,7 +172,7 @@ Value take_rows(const Value& x, const Value& permutation) {
   const int64_t m = x.dim(-2), n = x.dim(-1), matrices = stablehlo::product(batch_of(x));
   // One gather of whole rows out of all matrices.
   const Value order = b.reshape(permutation, {matrices, m});
-  const Value base = b.iota(Type(DType::kS32, {matrices, m}), 0) * static_cast<double>(m);
+  const Value base = b.iota(Type(DType::kS32, {matrices, m}), 0) * m;
   const Value rows = ops::take_rows(b.reshape(x, {matrices * m, n}), order + base, 0);
   return b.reshape(rows, x.dims());
 }

@@ -128,7 +128,7 @@ Value row_grad(Call& c, const Rows& r) {
   Value grad = cast(c.tensor("grad_output"), r.x.dtype());
   grad = grad.numel() == 1 ? c.b.broadcast_to(c.b.reshape(grad, {}), {r.n}) : grad;
   const bool mean = c.integer("reduction") == kMean;
-  return grad / static_cast<double>(r.classes * (mean ? r.n : 1));
+  return grad / (r.classes * (mean ? r.n : 1));
 }
 
 struct MultiMargin {
@@ -168,7 +168,7 @@ Values lower_multi_margin_loss(Call& c) {
   const MultiMargin m = multi_margin(c);
   const bool squared = c.known("p").value_or(1) == 2;
   const Value sums = reduce_sum(squared ? m.slack * m.slack : m.slack, {1});
-  const Value loss = sums * m.weight / static_cast<double>(m.r.classes);
+  const Value loss = sums * m.weight / m.r.classes;
   return {c.b.reshape(reduced(c, loss), c.out().dims)};
 }
 
@@ -203,9 +203,8 @@ MultiLabel multi_label(Call& c) {
   c.check_range(target, -1, classes, "argument #2 'target' is out of range");
   const Value labels = plain_index(target, classes);
   const Value position = b.iota(Type(DType::kS32, {n, classes}), 1);
-  const Value end = reduce_min(b.select(b.lt(labels, zeros_like(labels)), position,
-                                        b.like(position, static_cast<double>(classes))),
-                               {1}, true);
+  const Value end = reduce_min(
+      b.select(b.lt(labels, zeros_like(labels)), position, b.like(position, classes)), {1}, true);
   m.valid = b.lt(position, broadcast(end, {n, classes}));
   const Value same =
       b.eq(b.iota(Type(labels.dtype(), square), 2), b.broadcast_in_dim(labels, square, {0, 1}));
@@ -223,7 +222,7 @@ MultiLabel multi_label(Call& c) {
 
 Values lower_multilabel_margin_loss_forward(Call& c) {
   const MultiLabel m = multi_label(c);
-  const Value loss = reduce_sum(m.slack, {1, 2}) / static_cast<double>(m.r.classes);
+  const Value loss = reduce_sum(m.slack, {1, 2}) / m.r.classes;
   return {c.b.reshape(reduced(c, loss), c.out(0).dims),
           c.b.reshape(cast(m.is_target, m.r.x.dtype()), c.out(1).dims)};
 }

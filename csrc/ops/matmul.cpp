@@ -103,10 +103,7 @@ void check_addend(Call& c, std::string_view factor) {
               c10::toString(to_scalar_type(c.dtype(factor))));
 }
 
-bool is(Call& c, std::string_view name, double value) {
-  const std::optional<double> known = c.known(name);
-  return known && *known == value;
-}
+bool is(Call& c, std::string_view name, const Number& value) { return c.known(name) == value; }
 
 Value scaled(Call& c, std::string_view name, const Value& x) {
   if (is(c, name, 1)) return x;

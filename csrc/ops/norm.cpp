@@ -197,7 +197,7 @@ Values lower_renorm(Call& c) {
   const Value self = c.tensor("self");
   const Value x = cast(self, opmath(self.dtype()));
   const Dims dims = without(range(x.rank()), {wrap_dim(c.integer("dim"), x.rank())});
-  const Value norm = p_norm(b.abs(x), c.known("p").value_or(2), dims, true);
+  const Value norm = p_norm(b.abs(x), c.known("p").value_or(2).to_double(), dims, true);
   const Value limit = broadcast(c.scalar("maxnorm", norm.dtype()), norm.dims());
   const Value scale = b.select(b.gt(norm, limit), limit / (norm + 1e-7), ones_like(norm));
   return {x * broadcast(cast(scale, x.dtype()), x.dims())};

@@ -18,14 +18,14 @@ Pairs pairs_of(Builder& b, int64_t n) {
   const Value k = b.iota(Type(DType::kS32, {count}), 0);
   // Pair number of (row, row + 1).
   const auto first = [&](const Value& row) {
-    const Value twice = row * (b.like(row, double(2 * n - 1)) - row);
+    const Value twice = row * (b.like(row, 2 * n - 1) - row);
     return b.shift_right_arithmetic(twice, b.like(twice, 1));
   };
   // The solution of first(i) <= k, rounded; then corrected by comparing exactly.
   const double side = double(2 * n - 1);
   const Value under = b.convert(k, DType::kF32) * -8.0 + side * side;
   Value i = b.convert((side - b.sqrt(b.maximum(under, zeros_like(under)))) * 0.5, DType::kS32);
-  i = b.clamp(b.scalar(0, DType::kS32), i, b.scalar(double(n - 2), DType::kS32));
+  i = b.clamp(b.scalar(0, DType::kS32), i, b.scalar(n - 2, DType::kS32));
   const Value one = ones_like(i);
   for (int round = 0; round < 2; ++round) {
     i = b.select(b.gt(first(i), k), i - one, i);
@@ -43,7 +43,7 @@ Value power(const Value& x, double p) { return x.builder().power(x, x.builder().
 Values lower_pdist_forward(Call& c) {
   Builder& b = c.b;
   const Value x = c.tensor("self");
-  const double p = c.known("p").value_or(2);
+  const double p = c.known("p").value_or(2).to_double();
   if (c.out().numel() == 0 || x.dim(1) == 0) return {full(b, 0, x.dtype(), c.out().dims)};
   const Value d = b.abs(difference(x, pairs_of(b, x.dim(0))));
   if (p == 0) return {reduce_sum(b.convert(b.ne(d, zeros_like(d)), x.dtype()), {1})};
@@ -56,7 +56,7 @@ Values lower_pdist_forward(Call& c) {
 Values lower_pdist_backward(Call& c) {
   Builder& b = c.b;
   const Value x = c.tensor("self");
-  const double p = c.known("p").value_or(2);
+  const double p = c.known("p").value_or(2).to_double();
   const Value grad = c.tensor("grad");
   if (grad.numel() == 0 || x.numel() == 0 || p == 0) return {zeros_like(x)};
   const Pairs pairs = pairs_of(b, x.dim(0));

@@ -93,7 +93,7 @@ Best pool_dim(const Best& best, Value& first, const PoolDim& d, int64_t plane_st
   }
   const Value values = pad_dim(best.value, d.dim, d.padding, high, b.lowest(best.value.dtype()));
   if (d.kernel > kMaxTaps) {
-    const Value here = b.iota(best.index.type(), d.dim) * double(plane_stride) + best.index;
+    const Value here = b.iota(best.index.type(), d.dim) * plane_stride + best.index;
     return reduce_windows({values, pad_dim(here, d.dim, d.padding, high, b.scalar(-1, t))}, d);
   }
   const Value inner = pad_dim(best.index, d.dim, d.padding, high, b.scalar(0, t));
@@ -106,9 +106,9 @@ Best pool_dim(const Best& best, Value& first, const PoolDim& d, int64_t plane_st
   }
   for (int64_t k = 0; k < d.kernel; ++k) {
     const int64_t offset = k * d.dilation;
-    const Value at = b.iota(Type(t, {d.out}), 0) * double(d.stride) + double(offset - d.padding);
+    const Value at = b.iota(Type(t, {d.out}), 0) * d.stride + (offset - d.padding);
     result = better(result, {pick(values, offset),
-                             along(at * double(plane_stride), dims, d.dim) + pick(inner, offset)});
+                             along(at * plane_stride, dims, d.dim) + pick(inner, offset)});
   }
   return result;
 }
@@ -131,7 +131,7 @@ Best adaptive_dim(const Best& best, const PoolDim& d, int64_t plane_stride) {
       positions.push_back(row.start + std::min(k, size - 1));
     }
     const Value at = b.ints(positions, Type(DType::kS32, {d.out}));
-    const Value index = along(b.convert(at, t) * double(plane_stride), dims, d.dim);
+    const Value index = along(b.convert(at, t) * plane_stride, dims, d.dim);
     result = better(result,
                     {take_rows(best.value, at, d.dim), index + take_rows(best.index, at, d.dim)});
   }
@@ -167,7 +167,7 @@ Values max_pool(const Value& x, const std::vector<PoolDim>& pools, bool adaptive
   }
   // Only now: XLA:CPU gathers an iota wrongly when it fuses it with a selection.
   for (const auto& [dim, stride] : untouched) {
-    best.index = best.index + b.iota(best.index.type(), dim) * double(stride);
+    best.index = best.index + b.iota(best.index.type(), dim) * stride;
   }
   return {best.value, best.index};
 }
@@ -215,7 +215,7 @@ Value collect(const Value& grad, const Value& index, const Dims& in,
   Value here = b.splat(0, type);
   int64_t plane_stride = 1;
   for (auto d = pools.rbegin(); d != pools.rend(); ++d) {
-    here = here + b.iota(type, d->dim) * double(plane_stride);
+    here = here + b.iota(type, d->dim) * plane_stride;
     plane_stride *= d->in;
   }
   Value sum;

@@ -48,7 +48,7 @@ std::vector<double> counts(const PoolDim& d, bool include_padding) {
 // x / divisor, where x has the shape of the pooled output.
 Value averaged(Call& c, const Value& x, const std::vector<PoolDim>& pools) {
   if (c.has("divisor_override")) {
-    return x / c.b.like(x, static_cast<double>(c.integer("divisor_override")));
+    return x / c.b.like(x, c.integer("divisor_override"));
   }
   const bool include_padding = c.flag("count_include_pad");
   double uniform = 1;
@@ -90,9 +90,9 @@ Value covering_sums(const Value& x, const PoolDim& d) {
     Value term = covering_output(x, d, back, 0);
     // A window may end before the next one, or the one after that, begins.
     if ((back + 1) * d.stride > d.kernel) {
-      const Value at = b.iota(Type(DType::kS32, {d.in}), 0) + double(d.padding);
-      const Value offset = b.remainder(at, b.like(at, double(d.stride))) + double(back * d.stride);
-      const Value inside = b.lt(offset, b.like(offset, double(d.kernel)));
+      const Value at = b.iota(Type(DType::kS32, {d.in}), 0) + d.padding;
+      const Value offset = b.remainder(at, b.like(at, d.stride)) + (back * d.stride);
+      const Value inside = b.lt(offset, b.like(offset, d.kernel));
       term = b.select(b.broadcast_in_dim(inside, term.dims(), {d.dim}), term, zeros_like(term));
     }
     sum = sum ? sum + term : term;

@@ -12,7 +12,7 @@ namespace {
 Value window_starts(const Value& sample, int64_t in, int64_t out, int64_t kernel) {
   Builder& b = sample.builder();
   const Dims dims = {sample.dim(0), out};
-  const Value last = b.splat(double(in - kernel), Type(DType::kS32, dims));
+  const Value last = b.splat(in - kernel, Type(DType::kS32, dims));
   if (out == 1) return last;
   const double alpha = double(in - kernel) / double(out - 1);
   const DType t = sample.dtype();
@@ -21,7 +21,7 @@ Value window_starts(const Value& sample, int64_t in, int64_t out, int64_t kernel
   const Value start =
       b.convert((step + shift) * alpha, DType::kS32) - b.convert(shift * alpha, DType::kS32);
   const Value at = b.iota(Type(DType::kS32, dims), 1);
-  return b.select(b.eq(at, b.like(at, double(out - 1))), last, start);
+  return b.select(b.eq(at, b.like(at, out - 1)), last, start);
 }
 
 template <int n>
@@ -52,8 +52,8 @@ Values lower_fractional_max_pool(Call& c) {
     const Value first = b.broadcast_in_dim(starts, dims, {0, i + 1});
     Best result;
     for (int64_t k = 0; k < kernel[i]; ++k) {
-      const Value at = first + double(k);
-      const Value index = b.convert(at, t) * double(plane_stride);
+      const Value at = first + k;
+      const Value index = b.convert(at, t) * plane_stride;
       result = better(
           result, {take_along(best.value, at, i + 1), index + take_along(best.index, at, i + 1)});
     }

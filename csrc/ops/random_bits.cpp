@@ -77,7 +77,7 @@ Words random_words(Builder& b, const Value& state, const Dims& dims, const Part&
     if (round % 4 == 3) {
       const int injection = round / 4 + 1;
       x = b.add(x, spread(keys[injection % 3]));
-      y = b.add(y, spread(keys[(injection + 1) % 3] + static_cast<double>(injection)));
+      y = b.add(y, spread(keys[(injection + 1) % 3] + injection));
     }
   }
   return {x, y};

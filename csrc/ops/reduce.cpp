@@ -97,7 +97,7 @@ Extreme extreme(const Value& x, int64_t dim, bool largest) {
     hit = b.or_(hit, b.ne(x, x));  // a NaN is the extreme and equals nothing
   }
   const Value position = b.iota(Type(DType::kS32, x.dims()), dim);
-  const Value none = full(b, static_cast<double>(x.dim(dim)), DType::kS32, x.dims());
+  const Value none = full(b, x.dim(dim), DType::kS32, x.dims());
   return {best, cast(reduce_min(b.select(hit, position, none), {dim}, true), DType::kS64)};
 }
 
@@ -169,7 +169,7 @@ Moments moments(Call& c) {
   const Value centered = x - b.broadcast_to(mean, x.dims());
   const Value square =
       is_complex(x.dtype()) ? b.real(centered * b.conj(centered)) : centered * centered;
-  const double correction = c.known("correction").value_or(1);
+  const double correction = c.known("correction").value_or(1).to_double();
   const Value sum = reduce_sum(square, dims, keepdim(c));
   Value variance;
   if (const std::optional<double> count = reduced_count(x, dims)) {
@@ -203,8 +203,10 @@ Value vector_norm(Call& c, double p) {
   return p_norm(magnitude, p, reduced_dims(c, x.rank()), keepdim(c));
 }
 
-Values lower_linalg_vector_norm(Call& c) { return {vector_norm(c, c.known("ord").value_or(2))}; }
-Values lower_norm(Call& c) { return {vector_norm(c, c.known("p").value_or(2))}; }
+Values lower_linalg_vector_norm(Call& c) {
+  return {vector_norm(c, c.known("ord").value_or(2).to_double())};
+}
+Values lower_norm(Call& c) { return {vector_norm(c, c.known("p").value_or(2).to_double())}; }
 
 Values lower_logsumexp(Call& c) {
   Builder& b = c.b;

@@ -199,7 +199,7 @@ Value put_masked(Call& c, const Value& self, const Value& mask, const Value& val
                   "shape mismatch: value tensor of shape " + shape_text(values.dims()) +
                       " cannot be broadcast to indexing result of shape " +
                       shape_text(result, lead));
-    const Value fits = b.eq(hits.count, b.like(hits.count, static_cast<double>(given)));
+    const Value fits = b.eq(hits.count, b.like(hits.count, given));
     hit = b.and_(hit, b.broadcast_to(fits, hit.dims()));  // nothing is written when it raises
     spread = take_rows(b.broadcast_to(spread, result),
                        b.maximum(hits.number, zeros_like(hits.number)), lead);
@@ -364,14 +364,16 @@ Values lower_diag_embed(Call& c) { return {diagonal_into(c, c.tensor("self"), c.
 
 void add_scatter(Entries& t) {
   t.push_back({.name = "scatter.src", .lower = lower_scatter});
-  t.push_back({.name = "scatter.value", .lower = lower_scatter});
+  t.push_back({.name = "scatter.value", .lower = lower_scatter, .stores_numbers = true});
   t.push_back({.name = "scatter.reduce", .lower = lower_scatter_reduce});
-  t.push_back({.name = "scatter.value_reduce", .lower = lower_scatter_reduce});
+  t.push_back(
+      {.name = "scatter.value_reduce", .lower = lower_scatter_reduce, .stores_numbers = true});
   t.push_back({.name = "scatter_add", .lower = lower_scatter_add});
   t.push_back({.name = "scatter_reduce.two", .lower = lower_scatter_reduce});
   t.push_back({.name = "index_add", .lower = lower_index_add});
   t.push_back({.name = "index_copy", .lower = lower_index_copy});
-  t.push_back({.name = "index_fill.int_Scalar", .lower = lower_index_fill_scalar});
+  t.push_back(
+      {.name = "index_fill.int_Scalar", .lower = lower_index_fill_scalar, .stores_numbers = true});
   t.push_back({.name = "index_fill.int_Tensor",
                .lower = lower_index_fill_tensor,
                .cpu_scalars = true,

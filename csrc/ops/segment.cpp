@@ -66,11 +66,10 @@ Segments segments_of(Call& c) {
     // Counted over all batches at once; what lies outside its batch's segments is in none.
     const Value starts = b.subtract(ends, s.lengths);
     const Type per_segment(DType::kS32, {batch, s.count});
-    const Value base = b.iota(per_segment, 0) * static_cast<double>(s.n);
+    const Value base = b.iota(per_segment, 0) * s.n;
     // A start at the end of a batch is an empty segment there, and must not count in the next one.
-    const Value at = b.minimum(starts, b.like(starts, static_cast<double>(s.n - 1)));
-    const Value marks =
-        b.convert(b.lt(starts, b.like(starts, static_cast<double>(s.n))), DType::kS32);
+    const Value at = b.minimum(starts, b.like(starts, s.n - 1));
+    const Value marks = b.convert(b.lt(starts, b.like(starts, s.n)), DType::kS32);
     const Value counted = put_rows(full(b, 0, DType::kS32, {batch * s.n}),
                                    b.reshape(b.add(base, at), {batch * s.count}),
                                    b.reshape(marks, {batch * s.count}), 0, Combine::kAdd);
@@ -80,7 +79,7 @@ Segments segments_of(Call& c) {
     const Value position = b.iota(per_row, 1);
     const Value inside = b.and_(b.ge(position, spread(b.slice_dim(starts, 1, 0, 1))),
                                 b.lt(position, spread(b.slice_dim(ends, 1, s.count - 1, s.count))));
-    const Value id = b.add(local, b.iota(per_row, 0) * static_cast<double>(s.count));
+    const Value id = b.add(local, b.iota(per_row, 0) * s.count);
     s.ids = b.reshape(b.select(inside, id, b.like(id, -1)), {batch * s.n});
   }
   s.lengths = b.reshape(s.lengths, {batch * s.count});

@@ -307,7 +307,7 @@ Values lower_unfold_backward(Call& c) {
   }
   scatter.scatter_dims_to_operand_dims = {dim};
   scatter.index_vector_dim = 1;
-  const Value starts = b.iota(Type(DType::kS32, {count}), 0) * static_cast<double>(step);
+  const Value starts = b.iota(Type(DType::kS32, {count}), 0) * step;
   return {b.scatter(
       full(b, 0, wide, dims), starts, placed, scatter,
       [&b](const Values& args) -> Values { return {b.add(args[0], args[1])}; },

@@ -12,7 +12,7 @@
 namespace torch_tpu::ops {
 namespace {
 
-constexpr double kLowWord = 4294967295.0;  // 2^32 - 1
+constexpr int64_t kLowWord = 0xffffffff;
 constexpr int64_t kMagnitude = std::numeric_limits<int32_t>::max();
 
 Value is_nan(const Value& x) { return x.builder().ne(x, x); }
@@ -147,8 +147,7 @@ Sorted top_k(const Value& x, int64_t k, bool largest) {
   Builder& b = x.builder();
   Value keys = cast(x, DType::kF32);
   const auto nan_of_bits = [&](int64_t bits) {
-    return b.bitcast_convert(full(b, static_cast<double>(bits), DType::kS32, x.dims()),
-                             keys.type());
+    return b.bitcast_convert(full(b, bits, DType::kS32, x.dims()), keys.type());
   };
   if (is_float(x.dtype())) {
     keys = b.select(is_nan(keys), nan_of_bits(largest ? kMagnitude : -1), largest ? keys : -keys);
@@ -263,7 +262,7 @@ Value search(const Value& sorted, const Value& queries, bool right) {
   }
   Value found = search_sorted(sorted, q, right);
   if (is_float(q.dtype())) {  // NaN belongs behind everything
-    found = b.select(is_nan(q), b.like(found, static_cast<double>(sorted.dim(-1))), found);
+    found = b.select(is_nan(q), b.like(found, sorted.dim(-1)), found);
   }
   return b.reshape(found, queries.dims());
 }

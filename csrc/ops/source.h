@@ -28,8 +28,8 @@ struct Argument {
   Values tensors;                 // one, or one per list element; undefined for None
   std::vector<TensorInfo> infos;  // beside `tensors`
   Values scalars;                 // runtime scalars as 0-d values (complex or real carrier)
-  std::vector<c10::ScalarType> scalar_types;  // Long, Double, Bool or ComplexDouble per Scalar
-  std::optional<double> known;
+  std::vector<c10::ScalarType> scalar_types;  // of each Scalar, see trace::ScalarArg
+  std::optional<Number> known;
 };
 
 // What a program reports when a value of its inputs is out of range.

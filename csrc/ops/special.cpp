@@ -197,7 +197,7 @@ Value polygamma(int64_t n, const Value& x) {
     return trigamma(x);
   }
   const double factorial = std::tgamma(static_cast<double>(n) + 1);
-  const Value order = x.builder().like(x, static_cast<double>(n + 1));
+  const Value order = x.builder().like(x, n + 1);
   return zeta(order, x) * (n % 2 == 1 ? factorial : -factorial);
 }
 

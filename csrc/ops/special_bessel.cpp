@@ -431,8 +431,8 @@ Value airy_ai(const Value& x) {
   const Value cube = x * x * x;
   Value m = ones_like(x), n = x, f = m, g = n;
   for (int k = 1; k < 3 * 18; k += 3) {
-    m = m * cube / static_cast<double>((k + 1) * (k + 2));
-    n = n * cube / static_cast<double>((k + 2) * (k + 3));
+    m = m * cube / ((k + 1) * (k + 2));
+    n = n * cube / ((k + 2) * (k + 3));
     f = f + m;
     g = g + n;
   }

@@ -42,7 +42,7 @@ struct Entry {
   // Scalar/float arguments whose value is part of the key (it changes shapes or the algorithm).
   std::vector<std::string_view> keyed = {};
   // Values of Scalar arguments that get a program of their own (pow's exponents 2, 0.5 ...).
-  std::vector<double> special = {};
+  std::vector<Number> special = {};
   // The in-place form does not read the old contents (fill_, copy_, uniform_).
   bool overwrites = false;
   // Its argument `indices` may hold masks; they become integer indices before the call is keyed,
@@ -61,6 +61,9 @@ struct Entry {
   // PyTorch refuses some values of its Scalar arguments, by sign or against 1: which of these
   // ranges they are in is part of the key. Always so for random ops.
   bool checks_numbers = false;
+  // Its Scalar arguments become elements of `self`: refused, as CPU does, where its dtype cannot
+  // hold them.
+  bool stores_numbers = false;
   // Whether it is right where dimensions vary (csrc/stablehlo/axis.h): no number in the lowering
   // may come from a size except through the builder. Other ops make a program static. Set in
   // bounded.cpp.

@@ -166,7 +166,7 @@ std::vector<Band> bands(Call& c, Mode mode, const Dims& in, const Dims& out, DTy
     Axis a;
     a.in = in[in.size() - n + i];
     a.out = out[out.size() - n + i];
-    a.factor = c.known(kFactors[n - 1][i]).value_or(0);
+    a.factor = c.known(kFactors[n - 1][i]).value_or(0).to_double();
     const bool has_corners = mode != Mode::kNearest && mode != Mode::kNearestExact;
     a.align_corners = has_corners && c.flag("align_corners");
     result.push_back(t == DType::kF64 ? band_of<double>(a, mode) : band_of<float>(a, mode));

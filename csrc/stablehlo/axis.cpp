@@ -250,7 +250,7 @@ Value Builder::fill_rest(const Value& x, const Value& value, const Dims& dims) {
   return out;
 }
 
-Value Builder::like(const Value& x, double value) {
+Value Builder::like(const Value& x, const Number& value) {
   impl_->graph.check("like", x);
   return splat(value, x.type());
 }

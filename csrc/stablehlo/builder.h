@@ -38,11 +38,12 @@ class Builder {
   std::string finish(const Values& results, std::string_view module_name = "program");
 
   // --- constants ------------------------------------------------------------------------------
-  Value splat(double value, const Type& type);  // exact for ints up to 2^53; complex: imag 0
+  Value splat(const Number& value, const Type& type);  // complex: imag 0
+  // The bits of a 64-bit unsigned type; else as splat.
   Value splat_int(int64_t value, const Type& type);
   Value splat_complex(std::complex<double> value, const Type& type);
-  Value scalar(double value, DType dtype) { return splat(value, Type(dtype, {})); }
-  Value like(const Value& x, double value);  // of x's type
+  Value scalar(const Number& value, DType dtype) { return splat(value, Type(dtype, {})); }
+  Value like(const Value& x, const Number& value);  // of x's type
   Value ints(const std::vector<int64_t>& values, const Type& type);
   Value floats(const std::vector<double>& values, const Type& type);
   // Identity elements as scalars: -inf/+inf for floats, the extreme values for integers and bool.

@@ -39,18 +39,18 @@ std::string nested(const std::vector<T>& values, const Dims& dims, const Append&
 
 }  // namespace
 
-Value Builder::splat(double value, const Type& type) {
-  if (is_complex(type.dtype)) return splat_complex(value, type);
+Value Builder::splat(const Number& value, const Type& type) {
+  if (is_complex(type.dtype)) return splat_complex(to_float(value, type.dtype), type);
   if (!is_float(type.dtype)) return splat_int(to_int(value, type.dtype), type);
   check_constant_type(type);
   std::string text;
-  append_float(text, value, type.dtype);
+  append_float(text, to_float(value, type.dtype), type.dtype);
   return emit_constant(impl_->graph, text, type);
 }
 
 Value Builder::splat_int(int64_t value, const Type& type) {
   if (is_complex(type.dtype) || is_float(type.dtype)) {
-    return splat(static_cast<double>(value), type);
+    return splat(value, type);
   }
   check_constant_type(type);
   std::string text;
@@ -72,7 +72,10 @@ Value Builder::ints(const std::vector<int64_t>& values, const Type& type) {
   check_constant_type(type);
   check_count("constant", "elements for " + type.str(), product(type.dims), values.size());
   if (is_float(type.dtype) || is_complex(type.dtype)) {
-    return floats(std::vector<double>(values.begin(), values.end()), type);
+    std::vector<double> rounded;
+    rounded.reserve(values.size());
+    for (const int64_t value : values) rounded.push_back(to_float(value, type.dtype));
+    return floats(rounded, type);
   }
   if (type.rank() == 0) return splat_int(values[0], type);
   return emit_constant(impl_->graph,

@@ -104,17 +104,33 @@ void append_int(std::string& out, int64_t value, DType dtype) {
   }
 }
 
-int64_t to_int(double value, DType dtype) {
-  if (dtype == DType::kBool) return value != 0;
-  double limit =
-      std::ldexp(1.0, 8 * static_cast<int>(dtype_bytes(dtype)) - (is_unsigned(dtype) ? 0 : 1));
-  double low = is_unsigned(dtype) ? 0 : -limit;
-  if (!(value >= low && value < limit) || value != std::trunc(value)) {
+int64_t to_int(const base::Number& value, DType dtype) {
+  using Kind = base::Number::Kind;
+  if (dtype == DType::kBool) return !(value == 0);
+  const auto refuse = [&]() {
     fail("constant", "an integer that fits in " + std::string(dtype_name(dtype)),
-         std::to_string(value));
+         base::to_string(value));
+  };
+  if (value.is_integer()) {
+    const bool large = value.kind() == Kind::kUInt;
+    const bool fits = dtype == DType::kU64 ? large || value.integer() >= 0
+                                           : !large && value.integer() >= int_lowest(dtype) &&
+                                                 value.integer() <= int_highest(dtype);
+    if (!fits) refuse();
+    return value.integer();
   }
-  return dtype == DType::kU64 ? static_cast<int64_t>(static_cast<uint64_t>(value))
-                              : static_cast<int64_t>(value);
+  const double real = value.to_double();
+  const double limit =
+      std::ldexp(1.0, 8 * static_cast<int>(dtype_bytes(dtype)) - (is_unsigned(dtype) ? 0 : 1));
+  const double low = is_unsigned(dtype) ? 0 : -limit;
+  if (!(real >= low && real < limit) || real != std::trunc(real)) refuse();
+  return dtype == DType::kU64 ? static_cast<int64_t>(static_cast<uint64_t>(real))
+                              : static_cast<int64_t>(real);
+}
+
+double to_float(const base::Number& value, DType dtype) {
+  const bool narrow = value.is_integer() && real_of(dtype) != DType::kF64;
+  return narrow ? value.to_float() : value.to_double();
 }
 
 }  // namespace torch_tpu::stablehlo

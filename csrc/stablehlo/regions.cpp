@@ -31,9 +31,7 @@ Values growing_loop(Builder& b, const Values& inits, const Region& condition,
   Values starts = inits;
   for (const Added& carry : added) {
     types.push_back(carry.type);
-    starts.push_back(is_integer(carry.type.dtype)
-                         ? b.splat_int(carry.fill, carry.type)
-                         : b.splat(static_cast<double>(carry.fill), carry.type));
+    starts.push_back(b.splat_int(carry.fill, carry.type));
   }
   if (graph.result_types(step) != types) {
     fail("while", "a body that returns " + types_text(types), types_text(graph.result_types(step)));

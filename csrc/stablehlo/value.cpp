@@ -32,13 +32,13 @@ Value operator+(const Value& a, const Value& b) { return owner(a).add(a, b); }
 Value operator-(const Value& a, const Value& b) { return owner(a).subtract(a, b); }
 Value operator*(const Value& a, const Value& b) { return owner(a).multiply(a, b); }
 Value operator/(const Value& a, const Value& b) { return owner(a).divide(a, b); }
-Value operator+(const Value& a, double b) { return a + owner(a).like(a, b); }
-Value operator-(const Value& a, double b) { return a - owner(a).like(a, b); }
-Value operator*(const Value& a, double b) { return a * owner(a).like(a, b); }
-Value operator/(const Value& a, double b) { return a / owner(a).like(a, b); }
-Value operator+(double a, const Value& b) { return owner(b).like(b, a) + b; }
-Value operator-(double a, const Value& b) { return owner(b).like(b, a) - b; }
-Value operator*(double a, const Value& b) { return owner(b).like(b, a) * b; }
-Value operator/(double a, const Value& b) { return owner(b).like(b, a) / b; }
+Value operator+(const Value& a, const Number& b) { return a + owner(a).like(a, b); }
+Value operator-(const Value& a, const Number& b) { return a - owner(a).like(a, b); }
+Value operator*(const Value& a, const Number& b) { return a * owner(a).like(a, b); }
+Value operator/(const Value& a, const Number& b) { return a / owner(a).like(a, b); }
+Value operator+(const Number& a, const Value& b) { return owner(b).like(b, a) + b; }
+Value operator-(const Number& a, const Value& b) { return owner(b).like(b, a) - b; }
+Value operator*(const Number& a, const Value& b) { return owner(b).like(b, a) * b; }
+Value operator/(const Number& a, const Value& b) { return owner(b).like(b, a) / b; }
 
 }  // namespace torch_tpu::stablehlo

@@ -3,11 +3,13 @@
 // that a C++ number on one side becomes a constant of the other side's type.
 #pragma once
 
+#include "csrc/base/number.h"
 #include "csrc/stablehlo/type.h"
 
 namespace torch_tpu::stablehlo {
 
 class Builder;
+using base::Number;
 
 class Value {
  public:
@@ -38,13 +40,13 @@ Value operator+(const Value& a, const Value& b);
 Value operator-(const Value& a, const Value& b);
 Value operator*(const Value& a, const Value& b);
 Value operator/(const Value& a, const Value& b);
-Value operator+(const Value& a, double b);
-Value operator-(const Value& a, double b);
-Value operator*(const Value& a, double b);
-Value operator/(const Value& a, double b);
-Value operator+(double a, const Value& b);
-Value operator-(double a, const Value& b);
-Value operator*(double a, const Value& b);
-Value operator/(double a, const Value& b);
+Value operator+(const Value& a, const Number& b);
+Value operator-(const Value& a, const Number& b);
+Value operator*(const Value& a, const Number& b);
+Value operator/(const Value& a, const Number& b);
+Value operator+(const Number& a, const Value& b);
+Value operator-(const Number& a, const Value& b);
+Value operator*(const Number& a, const Value& b);
+Value operator/(const Number& a, const Value& b);
 
 }  // namespace torch_tpu::stablehlo

@@ -127,7 +127,7 @@ namespace {
 bool draws(const Node& node) {
   if (!node.entry->random) return false;
   for (const NodeArg& arg : node.args) {
-    if (arg.name == "dropout_p" && arg.scalars.size() == 1 && arg.scalars[0].known == 0.0) {
+    if (arg.name == "dropout_p" && arg.scalars.size() == 1 && arg.scalars[0].known == 0) {
       return false;
     }
   }

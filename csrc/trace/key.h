@@ -10,6 +10,7 @@
 #include <c10/util/SmallVector.h>
 
 #include "csrc/base/hash.h"
+#include "csrc/base/number.h"
 #include "csrc/trace/shape.h"
 
 namespace torch_tpu::trace {
@@ -19,6 +20,8 @@ class Key {
   void add(uint64_t word) { words_.push_back(word); }
   void add(int64_t word) { words_.push_back(static_cast<uint64_t>(word)); }
   void add(double word) { words_.push_back(std::bit_cast<uint64_t>(word)); }
+  // Its bits: an integer and a double may have the same, so a word before says which it is.
+  void add_bits(const base::Number& number) { words_.push_back(number.bits()); }
   void add(ShapeRef shape) {
     for (int64_t d : shape) words_.push_back(static_cast<uint64_t>(d));
   }

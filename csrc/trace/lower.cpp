@@ -25,6 +25,18 @@ bool is_contiguous(const Geometry& geometry) {
   return numel(geometry.sizes) == 0 || trace::is_contiguous(geometry.sizes, geometry.strides);
 }
 
+// Of a real number in the program.
+DType scalar_dtype(const ScalarArg& arg) {
+  const bool large = arg.type == c10::ScalarType::UInt64 && arg.carrier == Carrier::kS64;
+  return large ? DType::kU64 : carrier_dtype(arg.carrier);
+}
+
+base::Number to_number(const c10::Scalar& number) {
+  if (number.isFloatingPoint()) return number.toDouble();
+  if (number.isBoolean()) return number.toBool();
+  return number.isUnsigned() ? base::Number(number.toUInt64()) : base::Number(number.toLong());
+}
+
 class NodeLowering {
  public:
   NodeLowering(Builder& b, Node& node, const NodeInputs& inputs)
@@ -56,12 +68,13 @@ class NodeLowering {
   }
 
   Value scalar(const ScalarArg& arg) {
-    if (arg.known) return b_.scalar(*arg.known, carrier_dtype(arg.carrier));
-    if (arg.constant) return constant(*arg.constant, carrier_dtype(arg.carrier));
+    const DType dtype = scalar_dtype(arg);
+    if (arg.known) return b_.scalar(*arg.known, dtype);
+    if (arg.constant) return constant(*arg.constant, dtype);
     if (arg.type == c10::ScalarType::ComplexDouble) {
       return b_.complex(slot(arg.carrier, arg.slot), slot(arg.carrier, arg.slot + 1));
     }
-    return slot(arg.carrier, arg.slot);
+    return b_.convert(slot(arg.carrier, arg.slot), dtype);
   }
 
   Value constant(const c10::Scalar& number, DType dtype) {
@@ -69,16 +82,7 @@ class NodeLowering {
       const auto value = number.toComplexDouble();
       return b_.complex(b_.scalar(value.real(), dtype), b_.scalar(value.imag(), dtype));
     }
-    if (dtype != DType::kS64) return b_.scalar(number.toDouble(), dtype);
-    // A double holds 53 bits, so larger integers come in two parts.
-    constexpr int64_t kHalf = int64_t{1} << 32;
-    const int64_t value = number.toLong();
-    const int64_t high = value >> 32;
-    const Value low = b_.scalar(static_cast<double>(value - high * kHalf), dtype);
-    if (high == 0) return low;
-    return b_.add(b_.multiply(b_.scalar(static_cast<double>(high), dtype),
-                              b_.scalar(static_cast<double>(kHalf), dtype)),
-                  low);
+    return b_.scalar(to_number(number), dtype);
   }
 
   Value base(const TensorArg& tensor) {

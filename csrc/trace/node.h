@@ -11,6 +11,7 @@
 #include <ATen/core/ivalue.h>
 #include <c10/core/Scalar.h>
 
+#include "csrc/base/number.h"
 #include "csrc/ops/table.h"
 #include "csrc/ops/target.h"
 #include "csrc/trace/shape.h"
@@ -23,10 +24,11 @@ inline constexpr int kNumCarriers = 3;
 stablehlo::DType carrier_dtype(Carrier carrier);
 
 struct ScalarArg {
-  c10::ScalarType type = c10::ScalarType::Double;  // Long, Bool, Double or ComplexDouble
+  // Long, UInt64, Bool, Double or ComplexDouble. A UInt64 travels as the bits of an s64.
+  c10::ScalarType type = c10::ScalarType::Double;
   Carrier carrier = Carrier::kF32;
   int slot = 0;                         // complex scalars take two
-  std::optional<double> known;          // part of the key instead of a slot
+  std::optional<base::Number> known;    // part of the key instead of a slot
   std::optional<c10::Scalar> constant;  // in a recording: its value, instead of a slot
 };
 

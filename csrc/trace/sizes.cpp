@@ -45,15 +45,30 @@ void visit_shapes(N& node, Visit&& visit) {
   }
 }
 
-bool is_integral(double number) { return number == std::floor(number) && std::abs(number) < 1e15; }
+// Numbers so large are no sizes, and sums of them would overflow.
+constexpr int64_t kLargest = int64_t{1} << 50;
+bool may_vary(int64_t number) { return -kLargest < number && number < kLargest; }
 
-// An argument that is not a tensor: integers are numbers, all else is structure.
+// An end of a range that may vary.
+std::optional<int64_t> end_of(const base::Number& number) {
+  if (number.kind() == base::Number::Kind::kUInt || !number.is_whole()) return {};
+  if (!may_vary(number.truncated())) return {};
+  return number.truncated();
+}
+
+// An argument that is not a tensor: integers are numbers unless they are too large, all else is
+// structure.
 bool describe_argument(const c10::IValue& value, Numbers& numbers, Key& structure) {
   if (value.isNone()) {
     structure.add(uint64_t{0});
   } else if (value.isInt()) {
-    structure.add(uint64_t{1});
-    numbers.push_back(value.toInt());
+    const int64_t number = value.toInt();
+    structure.add(uint64_t{may_vary(number) ? 1u : 8u});
+    if (may_vary(number)) {
+      numbers.push_back(number);
+    } else {
+      structure.add(number);
+    }
   } else if (value.isBool()) {
     structure.add(uint64_t{2} + static_cast<uint64_t>(value.toBool()));
   } else if (value.isDouble()) {
@@ -78,7 +93,7 @@ bool describe_argument(const c10::IValue& value, Numbers& numbers, Key& structur
 
 // In the order of describe_argument: how many numbers are there.
 size_t count_numbers(const c10::IValue& value) {
-  if (value.isInt()) return 1;
+  if (value.isInt()) return may_vary(value.toInt()) ? 1 : 0;
   if (!value.isList()) return 0;
   size_t count = 0;
   for (const c10::IValue& item : value.toList()) count += count_numbers(item);
@@ -123,10 +138,10 @@ bool describe(const Node& node, Numbers& numbers, Key& structure) {
                     static_cast<uint64_t>(scalar.known.has_value()));
       structure.add(static_cast<int64_t>(scalar.slot));
       if (!scalar.known) continue;
-      if (is_range_end(node, arg) && is_integral(*scalar.known)) {
-        numbers.push_back(std::llround(*scalar.known));
+      if (const auto end = end_of(*scalar.known); end && is_range_end(node, arg)) {
+        numbers.push_back(*end);
       } else {
-        structure.add(*scalar.known);
+        structure.add_bits(*scalar.known);
       }
     }
   }
@@ -171,8 +186,9 @@ NodeForms take_forms(std::span<const Form>& forms, int64_t n, Node& node) {
       }
     }
     for (ScalarArg& scalar : arg.scalars) {
-      if (!scalar.known || !is_range_end(node, arg) || !is_integral(*scalar.known)) continue;
-      scalar.known = static_cast<double>(take(1)[0].at(n));
+      if (!scalar.known || !is_range_end(node, arg) || !end_of(*scalar.known)) continue;
+      const int64_t end = take(1)[0].at(n);
+      scalar.known = scalar.known->is_integer() ? base::Number(end) : static_cast<double>(end);
     }
   }
   return out;

@@ -107,6 +107,7 @@ Frame::Frame(const Op& op_in, const c10::IValue* args_in, Writes writes)
         break;
     }
   }
+  if (has_large_) mark_large();
   if (op.writes) {
     choose_donations();
     if (op.entry->overlap != ops::Overlap::kFine) add_aliases();
@@ -264,68 +265,51 @@ namespace {
 
 RawScalar read_host_scalar(const at::Tensor& tensor) {
   const void* data = tensor.const_data_ptr();
-  RawScalar out{c10::ScalarType::Double};
-  const auto set_int = [&](int64_t v) {
-    out.type = c10::ScalarType::Long;
-    out.integer = v;
-    out.real = static_cast<double>(v);
+  const auto whole = [&]<typename T>(T) {
+    return RawScalar{c10::ScalarType::Long, *static_cast<const T*>(data)};
+  };
+  const auto real = [&]<typename T>(T) {
+    return RawScalar{c10::ScalarType::Double, static_cast<double>(*static_cast<const T*>(data))};
+  };
+  const auto complex = [&]<typename T>(T) {
+    const auto v = *static_cast<const c10::complex<T>*>(data);
+    return RawScalar{c10::ScalarType::ComplexDouble, v.real(), v.imag()};
   };
   switch (tensor.scalar_type()) {
     case c10::ScalarType::Double:
-      out.real = *static_cast<const double*>(data);
-      break;
+      return real(double{});
     case c10::ScalarType::Long:
-      set_int(*static_cast<const int64_t*>(data));
-      break;
+      return whole(int64_t{});
     case c10::ScalarType::Float:
-      out.real = *static_cast<const float*>(data);
-      break;
+      return real(float{});
     case c10::ScalarType::Int:
-      set_int(*static_cast<const int32_t*>(data));
-      break;
+      return whole(int32_t{});
     case c10::ScalarType::Short:
-      set_int(*static_cast<const int16_t*>(data));
-      break;
+      return whole(int16_t{});
     case c10::ScalarType::Char:
-      set_int(*static_cast<const int8_t*>(data));
-      break;
+      return whole(int8_t{});
     case c10::ScalarType::Byte:
-      set_int(*static_cast<const uint8_t*>(data));
-      break;
+      return whole(uint8_t{});
     case c10::ScalarType::UInt16:
-      set_int(*static_cast<const uint16_t*>(data));
-      break;
+      return whole(uint16_t{});
     case c10::ScalarType::UInt32:
-      set_int(*static_cast<const uint32_t*>(data));
-      break;
+      return whole(uint32_t{});
     case c10::ScalarType::UInt64:
-      set_int(static_cast<int64_t>(*static_cast<const uint64_t*>(data)));
-      break;
+      return {c10::ScalarType::UInt64, *static_cast<const uint64_t*>(data)};
     case c10::ScalarType::Bool:
-      set_int(*static_cast<const bool*>(data) ? 1 : 0);
-      out.type = c10::ScalarType::Bool;
-      break;
+      return {c10::ScalarType::Bool, *static_cast<const bool*>(data)};
     case c10::ScalarType::Half:
-      out.real = static_cast<float>(*static_cast<const c10::Half*>(data));
-      break;
+      return real(c10::Half{});
     case c10::ScalarType::BFloat16:
-      out.real = static_cast<float>(*static_cast<const c10::BFloat16*>(data));
-      break;
-    case c10::ScalarType::ComplexFloat: {
-      const auto v = *static_cast<const c10::complex<float>*>(data);
-      out = {c10::ScalarType::ComplexDouble, v.real(), v.imag(), 0};
-      break;
-    }
-    case c10::ScalarType::ComplexDouble: {
-      const auto v = *static_cast<const c10::complex<double>*>(data);
-      out = {c10::ScalarType::ComplexDouble, v.real(), v.imag(), 0};
-      break;
-    }
+      return real(c10::BFloat16{});
+    case c10::ScalarType::ComplexFloat:
+      return complex(float{});
+    case c10::ScalarType::ComplexDouble:
+      return complex(double{});
     default:
       TORCH_CHECK_TYPE(false, "a CPU scalar of dtype ", tensor.scalar_type(),
                        " cannot be used with tpu tensors");
   }
-  return out;
 }
 
 }  // namespace
@@ -338,39 +322,32 @@ void Frame::add_host_scalar(const at::Tensor& tensor) {
   const bool wrapped = ref.impl->is_wrapped_number();
   // A 0-d double tensor (not a Python number) may promote the result to double.
   if (!wrapped) has_double_ |= dtype == c10::ScalarType::Double;
-  key.add(tensor_word(ref.form, dtype, 0, wrapped ? uint64_t{kWrapped} : 0));
-  scalars.push_back(read_host_scalar(tensor));
+  RawScalar raw = read_host_scalar(tensor);
+  raw.host = true;
+  add_runtime(raw, tensor_word(ref.form, dtype, 0, wrapped ? uint64_t{kWrapped} : 0));
 }
 
-c10::ScalarType scalar_type_of(const c10::IValue& value) {
-  if (value.isDouble()) return c10::ScalarType::Double;
-  if (value.isInt() || value.isSymInt()) return c10::ScalarType::Long;
-  if (value.isBool()) return c10::ScalarType::Bool;
-  if (value.isComplexDouble()) return c10::ScalarType::ComplexDouble;
-  return c10::ScalarType::Double;  // SymFloat
+void Frame::add_runtime(RawScalar raw, uint64_t word) {
+  raw.word = static_cast<uint32_t>(key.size());
+  has_large_ |= raw.is_large();
+  key.add(word);
+  scalars.push_back(raw);
 }
 
 RawScalar raw_scalar(const c10::IValue& value) {
-  RawScalar out{scalar_type_of(value)};
-  switch (out.type) {
-    case c10::ScalarType::Long:
-      out.integer = value.isInt() ? value.toInt() : value.toScalar().toLong();
-      out.real = static_cast<double>(out.integer);
-      break;
-    case c10::ScalarType::Bool:
-      out.integer = value.toBool() ? 1 : 0;
-      out.real = static_cast<double>(out.integer);
-      break;
-    case c10::ScalarType::ComplexDouble: {
-      const auto v = value.toComplexDouble();
-      out.real = v.real();
-      out.imag = v.imag();
-      break;
-    }
-    default:
-      out.real = value.isDouble() ? value.toDouble() : value.toScalar().toDouble();
+  if (value.isDouble()) return {c10::ScalarType::Double, value.toDouble()};
+  if (value.isInt()) return {c10::ScalarType::Long, value.toInt()};
+  if (value.isBool()) return {c10::ScalarType::Bool, value.toBool()};
+  if (value.isComplexDouble()) {
+    const auto v = value.toComplexDouble();
+    return {c10::ScalarType::ComplexDouble, v.real(), v.imag()};
   }
-  return out;
+  // Symbolic numbers, and integers above the largest int64_t.
+  const c10::Scalar scalar = value.toScalar();
+  if (scalar.isFloatingPoint()) return {c10::ScalarType::Double, scalar.toDouble()};
+  if (scalar.isBoolean()) return {c10::ScalarType::Bool, scalar.toBool()};
+  if (scalar.isUnsigned()) return {c10::ScalarType::UInt64, scalar.toUInt64()};
+  return {c10::ScalarType::Long, scalar.toLong()};
 }
 
 bool is_repeated(c10::ArrayRef<c10::IValue> list) {
@@ -380,22 +357,21 @@ bool is_repeated(c10::ArrayRef<c10::IValue> list) {
   const auto bits = [](double x) { return std::bit_cast<uint64_t>(x); };
   for (const c10::IValue& item : list.slice(1)) {
     const RawScalar other = raw_scalar(item);
-    if (other.type != first.type || other.integer != first.integer ||
-        bits(other.real) != bits(first.real) || bits(other.imag) != bits(first.imag)) {
+    if (other.type != first.type || other.real.bits() != first.real.bits() ||
+        bits(other.imag) != bits(first.imag)) {
       return false;
     }
   }
   return true;
 }
 
-std::optional<double> known_scalar(const Op& op, const ArgPlan& plan, const c10::IValue& value) {
-  if (value.isComplexDouble()) return std::nullopt;
-  const double number = raw_scalar(value).real;
-  if (plan.keyed || (plan.default_value && *plan.default_value == number)) return number;
-  for (double special : op.entry->special) {
-    if (special == number) return number;
+bool is_known(const Op& op, const ArgPlan& plan, const RawScalar& scalar) {
+  if (scalar.type == c10::ScalarType::ComplexDouble) return false;
+  if (plan.keyed || plan.default_value == scalar.real) return true;
+  for (const base::Number& special : op.entry->special) {
+    if (special == scalar.real) return true;
   }
-  return std::nullopt;
+  return false;
 }
 
 namespace {
@@ -403,11 +379,26 @@ namespace {
 // PyTorch refuses a negative deviation or a probability above 1 before it runs the op, so a program
 // for good numbers must not be found with bad ones.
 uint64_t range_of(const RawScalar& raw) {
-  if (raw.real != raw.real) return 1;
-  if (raw.real < 0) return 2;
-  if (raw.real == 0) return 3;
-  if (raw.real < 1) return 4;
-  return raw.real == 1 ? 5 : 6;
+  const double real = raw.real.to_double();
+  if (real != real) return 1;
+  if (real < 0) return 2;
+  if (real == 0) return 3;
+  if (real < 1) return 4;
+  return real == 1 ? 5 : 6;
+}
+
+// Raises what CPU does for a number that the dtype cannot hold.
+void check_stored(const c10::Scalar& number, c10::ScalarType dtype) {
+  switch (dtype) {
+#define TORCH_TPU_CASE(T, name)        \
+  case c10::ScalarType::name:          \
+    static_cast<void>(number.to<T>()); \
+    return;
+    AT_FORALL_SCALAR_TYPES_WITH_COMPLEX(TORCH_TPU_CASE)
+#undef TORCH_TPU_CASE
+    default:
+      return;
+  }
 }
 
 }  // namespace
@@ -417,16 +408,16 @@ void Frame::add_scalar(const c10::IValue& value, const ArgPlan& plan) {
     key.add(kNoneWord);
     return;
   }
-  const auto type = static_cast<uint64_t>(scalar_type_of(value));
-  if (auto known = known_scalar(op, plan, value)) {
+  if (op.entry->stores_numbers) check_stored(value.toScalar(), args[0].toTensor().scalar_type());
+  const RawScalar raw = raw_scalar(value);
+  const auto type = static_cast<uint64_t>(raw.type);
+  if (is_known(op, plan, raw)) {
     key.add(type << 8 | 1);
-    key.add(*known);
+    key.add_bits(raw.real);
     return;
   }
-  const RawScalar raw = raw_scalar(value);
   const bool checked = op.entry->random || op.entry->checks_numbers;
-  key.add(type << 8 | (checked ? range_of(raw) << 32 : 0));
-  scalars.push_back(raw);
+  add_runtime(raw, type << 8 | (checked ? range_of(raw) << 32 : 0));
 }
 
 void Frame::add_structural(const c10::IValue& value) {
@@ -473,11 +464,22 @@ void Frame::find_device() {
   device = c10::impl::VirtualGuardImpl(c10::DeviceType::PrivateUse1).getDevice().index();
 }
 
-trace::Carrier Frame::carrier(c10::ScalarType type) const {
-  const bool floating =
-      has_float_ || type == c10::ScalarType::Double || type == c10::ScalarType::ComplexDouble;
-  if (!floating) return trace::Carrier::kS64;
-  return has_double_ ? trace::Carrier::kF64 : trace::Carrier::kF32;
+// Integers travel with the floats where there are any, since most will become floats, and doubles
+// as float32, since most numbers are; but not those that would lose digits on the way.
+trace::Carrier Frame::carrier(const RawScalar& scalar) const {
+  const bool integer = scalar.real.is_integer();
+  if (integer && (!has_float_ || scalar.is_large())) return trace::Carrier::kS64;
+  if (has_double_ || (!integer && !has_float_ && scalar.is_large())) return trace::Carrier::kF64;
+  return trace::Carrier::kF32;
+}
+
+// Another carrier is another program.
+void Frame::mark_large() {
+  for (const RawScalar& scalar : scalars) {
+    if (scalar.real.is_integer() != has_float_ || !scalar.is_large()) continue;
+    key.set(scalar.word,
+            key.data()[scalar.word] | (scalar.host ? uint64_t{kLargeScalar} << 32 : kLargeNumber));
+  }
 }
 
 }  // namespace torch_tpu::dispatch

@@ -6,6 +6,7 @@
 #include <ATen/core/Tensor.h>
 #include <c10/util/SmallVector.h>
 
+#include "csrc/base/number.h"
 #include "csrc/device/cell.h"
 #include "csrc/dispatch/call/op.h"
 #include "csrc/trace/key.h"
@@ -15,10 +16,16 @@ namespace torch_tpu::dispatch {
 
 // A runtime scalar before it is packed.
 struct RawScalar {
-  c10::ScalarType type;  // Long, Bool, Double or ComplexDouble
-  double real = 0;
+  c10::ScalarType type;  // Long, UInt64, Bool, Double or ComplexDouble
+  base::Number real;
   double imag = 0;
-  int64_t integer = 0;
+  uint32_t word = 0;       // its place in the key
+  bool host = false;       // a 0-d CPU tensor
+  bool is_large() const {  // a whole number with more digits than a float32 holds
+    const double near = real.to_double();
+    if (near >= -0x1p24 && near <= 0x1p24) return false;
+    return real.is_whole() && real != real.to_float();
+  }
 };
 
 // A tensor argument, list elements included, in schema order.
@@ -55,8 +62,8 @@ class Frame {
   // Their end makes the cells free for others; a nested call that writes them needs that first.
   device::Leases leases;
 
-  // Where runtime scalars of this call travel; a function of the key.
-  trace::Carrier carrier(c10::ScalarType type) const;
+  // Where a scalar of this call travels; for runtime scalars a function of the key.
+  trace::Carrier carrier(const RawScalar& scalar) const;
   // Appends them to arrays of the three carriers.
   template <typename F32, typename F64, typename S64>
   void pack(F32& f32, F64& f64, S64& s64) const;
@@ -67,41 +74,44 @@ class Frame {
   void add_written(TensorRef& ref, c10::TensorImpl* impl);
   void add_host_scalar(const at::Tensor& tensor);
   void add_scalar(const c10::IValue& value, const ArgPlan& plan);
+  void add_runtime(RawScalar raw, uint64_t word);
   void add_structural(const c10::IValue& value);
   void choose_donations();
   void add_aliases();
   void find_device();
   [[noreturn]] void mixed_devices(const at::Tensor& tensor) const;
 
+  void mark_large();
+
   const Writes writes_;
   bool has_float_ = false;
   bool has_double_ = false;
+  bool has_large_ = false;  // a runtime scalar
 };
 
 template <typename F32, typename F64, typename S64>
 void Frame::pack(F32& f32, F64& f64, S64& s64) const {
   for (const RawScalar& scalar : scalars) {
     const bool complex = scalar.type == c10::ScalarType::ComplexDouble;
-    switch (carrier(scalar.type)) {
+    switch (carrier(scalar)) {
       case trace::Carrier::kF32:
-        f32.push_back(static_cast<float>(scalar.real));
+        f32.push_back(scalar.real.to_float());
         if (complex) f32.push_back(static_cast<float>(scalar.imag));
         break;
       case trace::Carrier::kF64:
-        f64.push_back(scalar.real);
+        f64.push_back(scalar.real.to_double());
         if (complex) f64.push_back(scalar.imag);
         break;
       case trace::Carrier::kS64:
-        s64.push_back(scalar.integer);
+        s64.push_back(scalar.real.integer());
         break;
     }
   }
 }
 
-// Whether a Scalar's value is part of the key, and which.
-std::optional<double> known_scalar(const Op& op, const ArgPlan& plan, const c10::IValue& value);
-c10::ScalarType scalar_type_of(const c10::IValue& value);
 RawScalar raw_scalar(const c10::IValue& value);
+// Whether a Scalar's value is part of the key.
+bool is_known(const Op& op, const ArgPlan& plan, const RawScalar& scalar);
 // A list of one number again and again (a learning rate per parameter): it is part of the key that
 // it is, and the number travels once.
 bool is_repeated(c10::ArrayRef<c10::IValue> list);

@@ -23,6 +23,11 @@ enum Flag : uint64_t {
   kViewOfBase = 8,  // offset, strides and the base follow
   kPartialWrite = 16,
   kNeg = 32,
+  kLargeScalar = 64,  // a number from the CPU: see kLargeNumber
 };
+
+// In the word of a runtime number: one that would lose digits where numbers of this call travel, so
+// it travels wider.
+constexpr uint64_t kLargeNumber = uint64_t{1} << 16;
 
 }  // namespace torch_tpu::dispatch

@@ -44,10 +44,10 @@ ArgKind kind_of(const c10::Argument& argument) {
   }
 }
 
-std::optional<double> number_of(const c10::IValue& value) {
+std::optional<base::Number> number_of(const c10::IValue& value) {
   if (value.isDouble()) return value.toDouble();
-  if (value.isInt()) return static_cast<double>(value.toInt());
-  if (value.isBool()) return value.toBool() ? 1.0 : 0.0;
+  if (value.isInt()) return value.toInt();
+  if (value.isBool()) return value.toBool();
   return std::nullopt;
 }
 
@@ -129,6 +129,8 @@ Op::Op(c10::OperatorHandle handle_in, const ops::Entry* entry_in)
 
 namespace {
 
+// The ops of the table. Complete before the first call and only read from then on, so without a
+// lock.
 struct Registry {
   std::vector<std::unique_ptr<Op>> ops;
   std::unordered_map<std::string, const Op*> by_name;
@@ -136,6 +138,17 @@ struct Registry {
 
 Registry& registry() {
   static auto* all = new Registry();
+  return *all;
+}
+
+// Ops that users define, while other threads run.
+struct AddedOps {
+  std::mutex mutex;
+  std::unordered_map<std::string, const Op*> by_name;
+};
+
+AddedOps& added_ops() {
+  static auto* all = new AddedOps();
   return *all;
 }
 
@@ -188,12 +201,21 @@ void add_op(torch::Library& library, const c10::OperatorHandle& handle, const op
 }  // namespace
 
 const Op& find_op(const std::string& name) {
-  auto it = registry().by_name.find(name);
-  TORCH_INTERNAL_ASSERT(it != registry().by_name.end(), "no table entry for ", name);
+  const auto& table = registry().by_name;
+  if (const auto it = table.find(name); it != table.end()) return *it->second;
+  AddedOps& added = added_ops();
+  const std::lock_guard lock(added.mutex);
+  const auto it = added.by_name.find(name);
+  TORCH_INTERNAL_ASSERT(it != added.by_name.end(), "no table entry for ", name);
   return *it->second;
 }
 
-void remember_op(const Op& op) { registry().by_name[op.name] = &op; }
+void remember_op(const Op& op) {
+  TORCH_INTERNAL_ASSERT(!registry().by_name.contains(op.name), op.name, " is of the table");
+  AddedOps& added = added_ops();
+  const std::lock_guard lock(added.mutex);
+  added.by_name[op.name] = &op;
+}
 
 std::vector<std::pair<std::string, std::string>> op_forms() {
   std::vector<std::pair<std::string, std::string>> forms;

@@ -27,9 +27,10 @@ enum class ArgKind : uint8_t {
 struct ArgPlan {
   ArgKind kind = ArgKind::kStructural;
   bool written = false;
-  bool read = true;                     // false for out= tensors: their old contents do not matter
-  bool keyed = false;                   // a Scalar whose value is part of the key
-  std::optional<double> default_value;  // of a Scalar: calls that leave it get their own program
+  bool read = true;    // false for out= tensors: their old contents do not matter
+  bool keyed = false;  // a Scalar whose value is part of the key
+  std::optional<base::Number>
+      default_value;  // of a Scalar: calls that leave it get their own program
   std::string name;
 };
 
@@ -69,10 +70,12 @@ void run_op(const Op& op, c10::Stack* stack);
 // Every registered form with the table entry that serves it: ("add_.Tensor", "add.Tensor").
 std::vector<std::pair<std::string, std::string>> op_forms();
 
-// Adds an op that is not of the table, or puts it in the place of one of that name.
+// Adds an op that is not of the table, or puts it in the place of one of that name. From any
+// thread; the op must live for ever.
 void remember_op(const Op& op);
 
-// The digested op of that name ("aten::copy_"); throws when the table does not serve it.
+// The digested op of that name ("aten::copy_"); throws when there is none. From any thread; takes
+// no lock for an op of the table.
 const Op& find_op(const std::string& name);
 
 }  // namespace torch_tpu::dispatch

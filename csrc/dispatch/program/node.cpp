@@ -10,13 +10,15 @@ using Form = trace::TensorArg::Form;
 c10::Scalar number_of(const RawScalar& raw) {
   switch (raw.type) {
     case c10::ScalarType::Long:
-      return raw.integer;
+      return raw.real.integer();
+    case c10::ScalarType::UInt64:
+      return raw.real.bits();
     case c10::ScalarType::Bool:
-      return raw.integer != 0;
+      return raw.real.integer() != 0;
     case c10::ScalarType::ComplexDouble:
-      return c10::complex<double>(raw.real, raw.imag);
+      return c10::complex<double>(raw.real.to_double(), raw.imag);
     default:
-      return raw.real;
+      return raw.real.to_double();
   }
 }
 
@@ -79,29 +81,26 @@ class NodeBuilder {
   trace::ScalarArg take_scalar() {
     const RawScalar& raw = frame_.scalars[next_scalar_++];
     trace::ScalarArg out;
-    const c10::ScalarType type = raw.type;
-    out.type = type;
-    out.carrier = frame_.carrier(type);
+    out.type = raw.type;
+    out.carrier = frame_.carrier(raw);
     if (constants_) {
       out.constant = number_of(raw);
       return out;
     }
     int& used = node_.pack_sizes[static_cast<int>(out.carrier)];
     out.slot = used;
-    used += type == c10::ScalarType::ComplexDouble ? 2 : 1;
+    used += raw.type == c10::ScalarType::ComplexDouble ? 2 : 1;
     return out;
   }
 
   trace::ScalarArg scalar(const ArgPlan& plan, const c10::IValue& value) {
-    const c10::ScalarType type = scalar_type_of(value);
-    if (auto known = known_scalar(frame_.op, plan, value)) {
-      trace::ScalarArg out;
-      out.type = type;
-      out.carrier = frame_.carrier(type);
-      out.known = known;
-      return out;
-    }
-    return take_scalar();
+    const RawScalar raw = raw_scalar(value);
+    if (!is_known(frame_.op, plan, raw)) return take_scalar();
+    trace::ScalarArg out;
+    out.type = raw.type;
+    out.carrier = frame_.carrier(raw);
+    out.known = raw.real;
+    return out;
   }
 
   void add_scalars(trace::NodeArg& arg, const ArgPlan& plan, c10::ArrayRef<c10::IValue> list) {

@@ -111,7 +111,7 @@ Value Recorder::next_rng_state(uint64_t draws) {
   const auto moved = [&](const Value& state, uint64_t by) {
     const Value seed = b_.slice(state, {0}, {1});
     const Value offset = b_.slice(state, {1}, {2});
-    const Value sum = b_.add(offset, b_.splat(static_cast<double>(by), offset.type()));
+    const Value sum = b_.add(offset, b_.splat(by, offset.type()));
     return b_.concatenate({seed, sum}, 0);
   };
   if (given_state_.defined())

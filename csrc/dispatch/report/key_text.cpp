@@ -2,13 +2,13 @@
 
 #include <algorithm>
 #include <bit>
-#include <charconv>
 #include <cstring>
 #include <string_view>
 #include <unordered_map>
 
 #include <ATen/Context.h>
 
+#include "csrc/base/number.h"
 #include "csrc/dispatch/call/key_words.h"
 #include "csrc/ops/table.h"
 #include "csrc/stablehlo/type.h"
@@ -25,10 +25,17 @@ std::string dtype_text(uint64_t code) {
   return std::string(c10::getDtypeNames(static_cast<c10::ScalarType>(code)).first);
 }
 
-std::string number_text(double number) {
-  char text[32];
-  const auto end = std::to_chars(std::begin(text), std::end(text), number).ptr;
-  return {std::begin(text), end};
+// A number of a key, by its bits and the type beside them.
+std::string number_text(uint64_t bits, c10::ScalarType type) {
+  switch (type) {
+    case c10::ScalarType::Long:
+    case c10::ScalarType::Bool:
+      return base::to_string(static_cast<int64_t>(bits));
+    case c10::ScalarType::UInt64:
+      return base::to_string(bits);
+    default:
+      return base::to_string(std::bit_cast<double>(bits));
+  }
 }
 
 std::string form_text(Form form) {
@@ -81,7 +88,6 @@ class Reader {
     return words_[at_++];
   }
   int64_t next_int() { return static_cast<int64_t>(next()); }
-  double next_double() { return std::bit_cast<double>(next()); }
   // A count that says how many words follow.
   size_t checked(uint64_t count) const {
     if (count > words_.size() - at_) throw Unreadable();
@@ -196,6 +202,7 @@ class Reader {
     add(label + ".number", (flags & kWrapped) != 0 ? "a Python number" : "a tensor");
     add(label + ".is_conj()", (flags & kConj) != 0 ? "True" : "False");
     add(label + ".is_neg()", (flags & kNeg) != 0 ? "True" : "False");
+    if ((flags & kLargeScalar) != 0) add(label + ".value", "more than a float32 holds");
   }
 
   void read_shared_write(const std::string& label) {
@@ -216,8 +223,11 @@ class Reader {
       add(label, "None");
       return;
     }
-    add(label, (word & 0xff) == 1 ? number_text(next_double()) : "any number");
-    add(label + " (type)", dtype_text(word >> 8 & 0xff));
+    const uint64_t type = word >> 8 & 0xff;
+    add(label, (word & 0xff) == 1 ? number_text(next(), static_cast<c10::ScalarType>(type))
+                                  : "any number");
+    add(label + " (type)", dtype_text(type));
+    add(label + " (size)", (word & kLargeNumber) != 0 ? "more than a float32 holds" : "small");
     if (word >> 32 != 0) add(label + " (range)", range_text(word >> 32));
   }
 
@@ -246,7 +256,7 @@ class Reader {
         return;
       }
       case 5:
-        add(label, number_text(next_double()));
+        add(label, number_text(next(), c10::ScalarType::Double));
         return;
       case 6: {
         const uint64_t length = next();
