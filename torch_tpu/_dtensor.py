@@ -13,6 +13,8 @@ from typing import Any
 
 import torch
 
+from torch_tpu._replace import replace, temporarily
+
 _MODULE = "torch.distributed.tensor._dispatch"
 
 
@@ -35,14 +37,15 @@ class _Finder(importlib.abc.MetaPathFinder):
         sys.meta_path.remove(self)
         spec = importlib.machinery.PathFinder.find_spec(name, path, target)
         if spec is not None and spec.loader is not None:
-            loader: Any = spec.loader
-            execute = loader.exec_module
 
-            def exec_module(module: ModuleType) -> None:
-                execute(module)
-                _complete(module)
+            def make(original: Any) -> Any:
+                def exec_module(module: ModuleType) -> None:
+                    original(module)
+                    _complete(module)
 
-            loader.exec_module = exec_module
+                return exec_module
+
+            replace(spec.loader, "exec_module", make)
         return spec
 
 
@@ -52,14 +55,15 @@ def _complete(dispatch: Any) -> None:
         _ATTENTION: _attention,
         _ATTENTION_BACKWARD: _attention_backward,
     }
-    dispatcher = dispatch.OpDispatcher
-    original = dispatcher.__init__
 
-    def init(self: Any, *args: Any, **kwargs: Any) -> None:
-        original(self, *args, **kwargs)
-        self._custom_op_handlers.update(handlers)
+    def make(original: Any) -> Any:
+        def init(self: Any, *args: Any, **kwargs: Any) -> None:
+            original(self, *args, **kwargs)
+            self._custom_op_handlers.update(handlers)
 
-    dispatcher.__init__ = init
+        return init
+
+    replace(dispatch.OpDispatcher, "__init__", make)
     tensor: Any = getattr(sys.modules.get("torch.distributed.tensor"), "DTensor", None)
     if tensor is not None:  # it was there before us
         tensor._op_dispatcher._custom_op_handlers.update(handlers)
@@ -110,13 +114,9 @@ def _ring(mesh: Any, dim: int, causal: bool, run: Any) -> Any:
     from torch.distributed.tensor.experimental._context_parallel import _attention as ring
 
     # Balanced or not is a matter of order, which makes no difference without a mask.
-    options: Any = ring._cp_options
-    before = options.enable_load_balance
-    options.enable_load_balance = before and causal
-    try:
+    balance = ring._cp_options.enable_load_balance and causal
+    with temporarily(ring._cp_options, "enable_load_balance", balance):
         return run(ring, mesh.get_group(dim))
-    finally:
-        options.enable_load_balance = before
 
 
 def _wrap(local: torch.Tensor, like: Any, placements: tuple[Any, ...], shape: Any) -> Any:
