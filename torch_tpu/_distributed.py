@@ -4,16 +4,16 @@ made by `init_process_group`, and even that does not start the PJRT client."""
 from __future__ import annotations
 
 import atexit
-import functools
 import inspect
 import json
 import uuid
+import warnings
 from datetime import timedelta
 from typing import Any
 
 import torch
 
-from torch_tpu import _C, _dtensor
+from torch_tpu import _C, _dtensor, _replace
 
 _BACKENDS = "cpu:gloo,tpu:tpu"
 _stops_at_exit = False
@@ -96,21 +96,27 @@ def _choose_backend_by_itself() -> None:
     ours alone, under a name it then does not find; nor does it find it in "cpu:gloo,tpu:tpu"."""
     from torch.distributed import ProcessGroup, distributed_c10d as c10d
 
-    original = c10d._new_process_group_helper
-    signature = inspect.signature(original)
+    def make(original: Any) -> Any:
+        place = list(inspect.signature(original).parameters).index("backend")
 
-    @functools.wraps(original)
-    def helper(*args: Any, **kwargs: Any) -> Any:
-        call = signature.bind(*args, **kwargs)
-        accelerator = torch._C._get_accelerator().type
-        if call.arguments["backend"] == c10d.Backend.UNDEFINED and accelerator == "tpu":
-            call.arguments["backend"] = c10d.Backend(_BACKENDS)
-        group, store = original(*call.args, **call.kwargs)
-        if isinstance(group, ProcessGroup) and ":tpu" in str(call.arguments["backend"]):
-            group._set_default_backend(ProcessGroup.BackendType.CUSTOM)
-        return group, store
+        def helper(*args: Any, **kwargs: Any) -> Any:
+            given = _replace.arguments(original, args, kwargs)
+            backend = given.get("backend")
+            accelerator = torch._C._get_accelerator().type
+            if backend == c10d.Backend.UNDEFINED and accelerator == "tpu":
+                backend = c10d.Backend(_BACKENDS)
+                if len(args) > place:
+                    args = (*args[:place], backend, *args[place + 1 :])
+                else:
+                    kwargs = {**kwargs, "backend": backend}
+            group, store = original(*args, **kwargs)
+            if isinstance(group, ProcessGroup) and ":tpu" in str(backend):
+                group._set_default_backend(ProcessGroup.BackendType.CUSTOM)
+            return group, store
 
-    c10d._new_process_group_helper = helper
+        return helper
+
+    _replace.replace(c10d, "_new_process_group_helper", make)
 
 
 def _mesh_of_single_devices() -> None:
@@ -120,17 +126,18 @@ def _mesh_of_single_devices() -> None:
 
     mesh: Any = module.DeviceMesh
     tpu: Any = torch.get_device_module("tpu")
-    original = getattr(mesh, "_setup_world_group_and_device", None)
-    if original is None:
+    if not hasattr(mesh, "_setup_world_group_and_device"):
         return
 
-    @functools.wraps(original)
-    def setup(self: Any) -> Any:
-        if self._device_type == "tpu" and tpu.device_count() == 1:
-            tpu.init()
-        return original(self)
+    def make(original: Any) -> Any:
+        def setup(self: Any, *args: Any, **kwargs: Any) -> Any:
+            if self._device_type == "tpu" and tpu.device_count() == 1:
+                tpu.init()
+            return original(self, *args, **kwargs)
 
-    mesh._setup_world_group_and_device = setup
+        return setup
+
+    _replace.replace(mesh, "_setup_world_group_and_device", make)
 
 
 def _has_tpu(group: Any) -> bool:
@@ -150,33 +157,53 @@ def _barriers_by_our_backend() -> None:
     import torch.distributed as dist
     from torch.distributed import distributed_c10d as c10d
 
-    plain, monitored = c10d.barrier, c10d.monitored_barrier
+    def given_to(original: Any, args: Any, kwargs: Any) -> tuple[Any, dict[str, Any]]:
+        """The group, if it is ours to serve, else None; and the arguments by name."""
+        given = _replace.arguments(original, args, kwargs)
+        group = given.get("group")
+        used = group if group is not None else c10d.GroupMember.WORLD
+        return (used if given and _has_tpu(used) else None), given
 
-    @functools.wraps(plain)
-    def barrier(group: Any = None, async_op: bool = False, device_ids: Any = None) -> Any:
-        used: Any = group if group is not None else c10d.GroupMember.WORLD
-        if not _has_tpu(used):
-            return plain(group, async_op, device_ids)
-        options = c10d.BarrierOptions()
-        options.device = torch.device("tpu")
-        options.asyncOp = async_op
-        work = used.barrier(options)
-        if async_op:
-            return work
-        work.wait()
-        return None
+    def make_plain(original: Any) -> Any:
+        def barrier(*args: Any, **kwargs: Any) -> Any:
+            group, given = given_to(original, args, kwargs)
+            if group is None:
+                return original(*args, **kwargs)
+            options = c10d.BarrierOptions()
+            options.asyncOp = given["async_op"]
+            options.device = torch.device("tpu")
+            if isinstance(given.get("device_ids"), list):
+                options.device_ids = given["device_ids"]
+            if given.get("timeout") is not None:  # torch 2.11 has no such parameter
+                options.timeout = given["timeout"]
+            work = group.barrier(options)
+            if options.asyncOp:
+                return work
+            work.wait()
+            return None
 
-    @functools.wraps(monitored)
-    def monitored_barrier(
-        group: Any = None, timeout: timedelta | None = None, wait_all_ranks: bool = False
-    ) -> Any:
-        used: Any = group if group is not None else c10d.GroupMember.WORLD
-        if not _has_tpu(used):
-            return monitored(group, timeout, wait_all_ranks)
-        backend: Any = used._get_backend(torch.device("tpu"))
-        return backend.monitored_barrier(timeout or c10d.default_pg_timeout, wait_all_ranks)
+        return barrier
 
-    module: Any
-    for module in (c10d, dist):
-        module.barrier = barrier
-        module.monitored_barrier = monitored_barrier
+    def make_monitored(original: Any) -> Any:
+        def monitored_barrier(*args: Any, **kwargs: Any) -> Any:
+            group, given = given_to(original, args, kwargs)
+            if group is None:
+                return original(*args, **kwargs)
+            timeout = given["timeout"]
+            if timeout is None:
+                timeout = c10d.default_pg_timeout
+            elif isinstance(timeout, float):
+                warnings.warn(
+                    "Please specify timeout arg as a timedelta. Converting current value of "
+                    f"{timeout} assuming it represents seconds",
+                    stacklevel=2,
+                )
+                timeout = timedelta(seconds=timeout)
+            c10d._check_valid_timeout(timeout)
+            backend: Any = group._get_backend(torch.device("tpu"))
+            return backend.monitored_barrier(timeout, given["wait_all_ranks"])
+
+        return monitored_barrier
+
+    _replace.replace(c10d, "barrier", make_plain, dist)
+    _replace.replace(c10d, "monitored_barrier", make_monitored, dist)

@@ -11,6 +11,7 @@ import torch.utils.dlpack
 from torch.overrides import has_torch_function_unary
 
 from torch_tpu import _C
+from torch_tpu._replace import replace
 
 _to_dlpack_device = torch.Tensor.__dlpack_device__
 _to_dlpack = torch.Tensor.__dlpack__
@@ -21,13 +22,11 @@ _FLAGS_OFFSET = 24  # in DLManagedTensorVersioned: after the version and two poi
 
 def install() -> None:
     """Wraps the methods of torch.Tensor and `to_dlpack`; called once."""
-    torch.Tensor.__dlpack__ = tensor_dlpack  # type: ignore[method-assign]
-    torch.Tensor.__dlpack_device__ = tensor_dlpack_device  # type: ignore[method-assign]
-    for module in (torch, torch.utils.dlpack):
-        setattr(module, "to_dlpack", to_dlpack)  # noqa: B010, not in torch's stubs
+    replace(torch.Tensor, "__dlpack__", lambda _: tensor_dlpack)
+    replace(torch.Tensor, "__dlpack_device__", lambda _: tensor_dlpack_device)
+    replace(torch.utils.dlpack, "to_dlpack", lambda _: to_dlpack, torch)
 
 
-@functools.wraps(_to_dlpack_device)
 def tensor_dlpack_device(self: torch.Tensor) -> tuple[Any, int]:
     if self.device.type != "tpu" or has_torch_function_unary(self):
         return _to_dlpack_device(self)
@@ -37,7 +36,6 @@ def tensor_dlpack_device(self: torch.Tensor) -> tuple[Any, int]:
     return types.kDLExtDev, self.device.index
 
 
-@functools.wraps(_to_dlpack)
 def tensor_dlpack(
     self: torch.Tensor,
     *,
@@ -74,9 +72,10 @@ def tensor_dlpack(
     return _say_copied(_to_dlpack(host, stream=None, max_version=max_version))
 
 
-@functools.wraps(_to_capsule)
-def to_dlpack(tensor: torch.Tensor) -> Any:
-    return tensor.__dlpack__() if tensor.device.type == "tpu" else _to_capsule(tensor)
+def to_dlpack(*args: Any, **kwargs: Any) -> Any:
+    if len(args) == 1 and isinstance(args[0], torch.Tensor) and args[0].device.type == "tpu":
+        return args[0].__dlpack__()
+    return _to_capsule(*args, **kwargs)
 
 
 @functools.cache
@@ -89,10 +88,18 @@ def _say_copied(capsule: Any) -> Any:
     import ctypes
 
     name = b"dltensor_versioned"
-    api = ctypes.pythonapi
-    if api.PyCapsule_IsValid(ctypes.py_object(capsule), name):
-        api.PyCapsule_GetPointer.restype = ctypes.c_void_p
-        address = api.PyCapsule_GetPointer(ctypes.py_object(capsule), name)
-        flags = ctypes.c_uint64.from_address(address + _FLAGS_OFFSET)
+    valid: Any = _function("PyCapsule_IsValid", ctypes.c_int)
+    pointer: Any = _function("PyCapsule_GetPointer", ctypes.c_void_p)
+    if valid(capsule, name):
+        flags = ctypes.c_uint64.from_address(pointer(capsule, name) + _FLAGS_OFFSET)
         flags.value |= _IS_COPIED
     return capsule
+
+
+def _function(name: str, result: Any) -> Any:
+    """One of Python's own, of a capsule and its name. The objects of `ctypes.pythonapi` are shared:
+    what one sets there changes for everybody."""
+    import ctypes
+
+    prototype = ctypes.PYFUNCTYPE(result, ctypes.py_object, ctypes.c_char_p)
+    return prototype((name, ctypes.pythonapi))

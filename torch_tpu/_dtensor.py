@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from torch_tpu._on_import import on_import
+from torch_tpu._replace import replace, temporarily
 
 _MODULE = "torch.distributed.tensor._dispatch"
 
@@ -25,14 +26,15 @@ def _complete(dispatch: Any) -> None:
         _ATTENTION: _attention,
         _ATTENTION_BACKWARD: _attention_backward,
     }
-    dispatcher = dispatch.OpDispatcher
-    original = dispatcher.__init__
 
-    def init(self: Any, *args: Any, **kwargs: Any) -> None:
-        original(self, *args, **kwargs)
-        self._custom_op_handlers.update(handlers)
+    def make(original: Any) -> Any:
+        def init(self: Any, *args: Any, **kwargs: Any) -> None:
+            original(self, *args, **kwargs)
+            self._custom_op_handlers.update(handlers)
 
-    dispatcher.__init__ = init
+        return init
+
+    replace(dispatch.OpDispatcher, "__init__", make)
     tensor: Any = getattr(sys.modules.get("torch.distributed.tensor"), "DTensor", None)
     if tensor is not None:  # it was there before us
         tensor._op_dispatcher._custom_op_handlers.update(handlers)
@@ -83,13 +85,9 @@ def _ring(mesh: Any, dim: int, causal: bool, run: Any) -> Any:
     from torch.distributed.tensor.experimental._context_parallel import _attention as ring
 
     # Balanced or not is a matter of order, which makes no difference without a mask.
-    options: Any = ring._cp_options
-    before = options.enable_load_balance
-    options.enable_load_balance = before and causal
-    try:
+    balance = ring._cp_options.enable_load_balance and causal
+    with temporarily(ring._cp_options, "enable_load_balance", balance):
         return run(ring, mesh.get_group(dim))
-    finally:
-        options.enable_load_balance = before
 
 
 def _wrap(local: torch.Tensor, like: Any, placements: tuple[Any, ...], shape: Any) -> Any:

@@ -3,15 +3,14 @@ sending tensors to other processes. Other devices go through the wrappers unchan
 
 from __future__ import annotations
 
-import functools
 import threading
-from collections.abc import Callable
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 import torch
 
 from torch_tpu import _dlpack, _safetensors_package, _serialization
+from torch_tpu._replace import replace
 
 
 def install() -> None:
@@ -23,11 +22,6 @@ def install() -> None:
     _dlpack.install()
     _serialization.install()
     _safetensors_package.install()
-
-
-def _wrap(owner: Any, name: str, make: Callable[[Any], Any]) -> None:
-    original = getattr(owner, name)
-    setattr(owner, name, functools.wraps(original)(make(original)))
 
 
 def _autocast_to_bfloat16() -> None:
@@ -43,7 +37,7 @@ def _autocast_to_bfloat16() -> None:
 
         return init
 
-    _wrap(torch.autocast, "__init__", make)
+    replace(torch.autocast, "__init__", make)
     seen.here = True
     torch.set_autocast_dtype("tpu", torch.bfloat16)
 
@@ -59,7 +53,7 @@ def _print_from_host() -> None:
 
         return tensor_str
 
-    _wrap(torch._tensor_str, "_tensor_str", make)
+    replace(torch._tensor_str, "_tensor_str", make)
 
 
 def _printing_may_fail() -> None:
@@ -82,25 +76,25 @@ def _printing_may_fail() -> None:
 
         return text
 
-    _wrap(torch._tensor_str, "_str", make)
+    replace(torch._tensor_str, "_str", make)
 
 
 def _no_sharing_between_processes() -> None:
     from torch.multiprocessing import reductions
 
     def make(original: Any) -> Any:
-        def reduce(value: torch.Tensor | torch.UntypedStorage) -> Any:
-            if value.device.type == "tpu":
+        def reduce(*args: Any, **kwargs: Any) -> Any:
+            if any(value.device.type == "tpu" for value in (*args, *kwargs.values())):
                 raise RuntimeError(
                     "Cannot send a tpu tensor to another process: device memory is not shared "
                     "between processes. Send tensor.cpu(), and move it with .to('tpu') there."
                 )
-            return original(value)
+            return original(*args, **kwargs)
 
         return reduce
 
-    _wrap(reductions, "reduce_tensor", make)
-    _wrap(reductions, "reduce_storage", make)
+    replace(reductions, "reduce_tensor", make)
+    replace(reductions, "reduce_storage", make)
     ForkingPickler.register(torch.Tensor, reductions.reduce_tensor)
     ForkingPickler.register(torch.nn.Parameter, reductions.reduce_tensor)
     ForkingPickler.register(torch.UntypedStorage, reductions.reduce_storage)

@@ -18,7 +18,7 @@ from typing import Any
 
 from torch._compile import _disable_dynamo
 
-from torch_tpu import _C
+from torch_tpu import _C, _replace
 
 _SLOT = "__dynamo_disable"  # torch/_compile.py
 _MODULES = (
@@ -40,7 +40,7 @@ def prepare() -> None:
     for guarded in _guarded_functions():
         function = _closure(guarded).get("fn")
         if isinstance(function, FunctionType) and not hasattr(function, _SLOT):
-            setattr(function, _SLOT, _C._call_plainly(function, guarded, _SLOT))
+            _replace.add(function, _SLOT, _C._call_plainly(function, guarded, _SLOT))
 
 
 def _guarded_functions() -> Iterator[FunctionType]:

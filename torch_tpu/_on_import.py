@@ -10,6 +10,8 @@ from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
+from torch_tpu._replace import replace
+
 
 def on_import(name: str, complete: Callable[[Any], None]) -> None:
     """Calls `complete` with the module now, or once it has been imported."""
@@ -33,15 +35,16 @@ class _Finder(importlib.abc.MetaPathFinder):
             return None
         spec = importlib.machinery.PathFinder.find_spec(name, path, target)
         if spec is not None and spec.loader is not None:
-            loader: Any = spec.loader
-            execute = loader.exec_module
 
-            def exec_module(module: ModuleType) -> None:
-                execute(module)
-                # Not before: some only ask where the module is (importlib.util.find_spec).
-                if self in sys.meta_path:
-                    sys.meta_path.remove(self)
-                    self._complete(module)
+            def make(original: Any) -> Any:
+                def exec_module(module: ModuleType) -> None:
+                    original(module)
+                    # Not before: some only ask where the module is (importlib.util.find_spec).
+                    if self in sys.meta_path:
+                        sys.meta_path.remove(self)
+                        self._complete(module)
 
-            loader.exec_module = exec_module
+                return exec_module
+
+            replace(spec.loader, "exec_module", make)
         return spec

@@ -3,11 +3,12 @@ address, which no one may do here; and it loads storages as bytes, though arrays
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import torch
 from torch import serialization
+
+from torch_tpu._replace import replace
 
 _write_file = torch.UntypedStorage._write_file
 _set_from_file = torch.UntypedStorage._set_from_file
@@ -18,9 +19,10 @@ _PRIORITY = 15  # before torch's own for renamed devices (23), and no one else's
 
 def install() -> None:
     """Wraps the methods of UntypedStorage and joins torch.load; called once."""
-    for wrapper in (write_file, set_from_file, getitem):
-        setattr(torch.UntypedStorage, wrapper.__wrapped__.__name__, wrapper)
-    torch._utils._rebuild_tensor = rebuild_tensor
+    replace(torch.UntypedStorage, "_write_file", lambda _: write_file)
+    replace(torch.UntypedStorage, "_set_from_file", lambda _: set_from_file)
+    replace(torch.UntypedStorage, "__getitem__", lambda _: getitem)
+    replace(torch._utils, "_rebuild_tensor", lambda _: rebuild_tensor)
     serialization.register_package(_PRIORITY, lambda storage: None, deserialize)
 
 
@@ -33,31 +35,28 @@ def deserialize(storage: Any, location: str) -> Any:
     return loaded
 
 
-@functools.wraps(_rebuild_tensor)
-def rebuild_tensor(storage: Any, offset: int, size: Any, stride: Any) -> torch.Tensor:
-    tensor = _rebuild_tensor(storage, offset, size, stride)
+def rebuild_tensor(storage: Any, storage_offset: int, size: Any, stride: Any) -> torch.Tensor:
+    tensor = _rebuild_tensor(storage, storage_offset, size, stride)
     untyped = storage._untyped_storage
     if untyped.device.type == "tpu" and getattr(untyped, "_tpu_geometry", ()) is None:
         # The first tensor that covers the storage says what is in it: programs that read it would
         # otherwise convert it from bytes each time.
-        covers = offset == 0 and tensor.nbytes == untyped.nbytes()
+        covers = storage_offset == 0 and tensor.nbytes == untyped.nbytes()
         if covers and tensor.dtype != torch.uint8 and _is_dense(tensor):
             untyped._tpu_geometry = (tensor.dtype, tensor.shape, tensor.stride())
             tensor.copy_(tensor.cpu())
     return tensor
 
 
-@functools.wraps(_write_file)
-def write_file(self: torch.UntypedStorage, *args: Any) -> Any:
-    return _write_file(self.cpu() if self.device.type == "tpu" else self, *args)
+def write_file(self: torch.UntypedStorage, *args: Any, **kwargs: Any) -> Any:
+    return _write_file(self.cpu() if self.device.type == "tpu" else self, *args, **kwargs)
 
 
-@functools.wraps(_set_from_file)
-def set_from_file(self: torch.UntypedStorage, *args: Any) -> Any:
+def set_from_file(self: torch.UntypedStorage, *args: Any, **kwargs: Any) -> Any:
     if self.device.type != "tpu":
-        return _set_from_file(self, *args)
+        return _set_from_file(self, *args, **kwargs)
     host = torch.UntypedStorage(self.nbytes())
-    _set_from_file(host, *args)
+    _set_from_file(host, *args, **kwargs)
     geometry = getattr(self, "_tpu_geometry", None)
     if geometry is None:
         self.copy_(host)
@@ -66,14 +65,13 @@ def set_from_file(self: torch.UntypedStorage, *args: Any) -> Any:
     return self
 
 
-@functools.wraps(_getitem)
-def getitem(self: torch.UntypedStorage, index: Any) -> Any:
-    if self.device.type == "tpu" and isinstance(index, slice):
+def getitem(self: torch.UntypedStorage, *args: Any, **kwargs: Any) -> Any:
+    if self.device.type == "tpu" and args and isinstance(args[0], slice):
         raise RuntimeError(
             "A slice of a tpu storage cannot share its memory. Slice a tensor over it, or "
             "storage.cpu()."
         )
-    return _getitem(self, index)
+    return _getitem(self, *args, **kwargs)
 
 
 def _over(storage: torch.UntypedStorage, geometry: tuple[Any, Any, Any]) -> torch.Tensor:

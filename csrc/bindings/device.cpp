@@ -7,6 +7,7 @@
 #include "csrc/device/current.h"
 #include "csrc/device/generator.h"
 #include "csrc/device/stream.h"
+#include "csrc/dispatch/profile_collective.h"
 #include "csrc/trace/value.h"
 
 namespace torch_tpu::bindings {
@@ -50,7 +51,11 @@ void bind_devices(py::module_& m) {
   m.def("_exchange_device", &device::exchange_device, py::arg("device"), NoGil(),
         "Sets the calling thread's device (-1: leaves it) and returns the previous one.");
   m.def(
-      "_synchronize", [](int64_t index) { device::synchronize(check_device(index)); },
+      "_synchronize",
+      [](int64_t index) {
+        device::synchronize(check_device(index));
+        dispatch::profile_settle();
+      },
       py::arg("device") = -1, NoGil(),
       "Waits for all work issued on the device; raises the first error it failed with.");
   m.def(

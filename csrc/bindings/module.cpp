@@ -3,6 +3,7 @@
 #include <torch/version.h>
 
 #include "csrc/bindings/bindings.h"
+#include "csrc/bindings/interrupt.h"
 #include "csrc/device/register.h"
 
 namespace {
@@ -43,6 +44,7 @@ PYBIND11_MODULE(_C, m) {
   pybind11::register_local_exception_translator(translate);
   device::register_backend();
   m.attr("_torch_version") = &kMarker[sizeof(TORCH_TPU_MARKER) - 1];
+  bindings::install_interrupt_check();
   bindings::bind_runtime(m);
   bindings::bind_device(m);
   bindings::bind_dispatch(m);

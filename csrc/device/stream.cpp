@@ -9,6 +9,7 @@
 
 #include <c10/util/Exception.h>
 
+#include "csrc/base/interrupt.h"
 #include "csrc/device/checks.h"
 #include "csrc/device/current.h"
 #include "csrc/pjrt/runtime.h"
@@ -107,14 +108,14 @@ class Event::Timeline {
   }
   void wait(State& state) {
     std::unique_lock lock(mutex_);
-    state.changed.wait(lock, [&] { return state.done; });
+    base::wait_interruptibly(state.changed, lock, [&] { return state.done; });
   }
   // For everything recorded so far.
   void wait_all() {
     std::unique_lock lock(mutex_);
     if (pending_.empty()) return;
     const std::shared_ptr<State> last = pending_.back();
-    last->changed.wait(lock, [&] { return last->done; });
+    base::wait_interruptibly(last->changed, lock, [&] { return last->done; });
   }
 
  private:
@@ -162,6 +163,8 @@ void synchronize(int device) {
   // The callbacks may come a little after the work is done; an event must be done by then as well.
   try {
     launched_ledger(device).synchronize();
+  } catch (const base::Interrupted&) {
+    throw;  // the work goes on, and so nothing is waited for
   } catch (...) {
     if (!pjrt::Runtime::in_bad_fork()) Event::synchronize_all(device);
     throw;

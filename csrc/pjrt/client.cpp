@@ -13,6 +13,7 @@
 
 #include "csrc/base/env.h"
 #include "csrc/base/signals.h"
+#include "csrc/base/variables.h"
 #include "csrc/pjrt/call.h"
 #include "csrc/pjrt/code_room.h"
 #include "csrc/pjrt/plugin_prepare.h"
@@ -63,15 +64,14 @@ class ThreadsForCollectives {
  public:
   explicit ThreadsForCollectives(const NamedValues& options) {
     const auto found = options.find("cpu_device_count");
-    if (found == options.end() || std::getenv(kVariable) != nullptr) return;
+    if (found == options.end()) return;
     const auto* devices = std::get_if<int64_t>(&found->second);
     if (devices == nullptr || *devices < 2) return;
     const int64_t threads = *devices + std::max(1U, std::thread::hardware_concurrency());
-    setenv(kVariable, std::to_string(threads).c_str(), /*overwrite=*/0);
-    set_ = true;
+    set_ = base::set_variable(kVariable, std::to_string(threads));
   }
   ~ThreadsForCollectives() {
-    if (set_) unsetenv(kVariable);
+    if (set_) base::unset_variable(kVariable);
   }
   ThreadsForCollectives(const ThreadsForCollectives&) = delete;
   ThreadsForCollectives& operator=(const ThreadsForCollectives&) = delete;

@@ -3,13 +3,13 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cstdlib>
 #include <filesystem>
 #include <string_view>
 
 #include <dlfcn.h>
 
 #include "csrc/base/env.h"
+#include "csrc/base/variables.h"
 #include "csrc/pjrt/host_memory.h"
 #include "csrc/pjrt/plugin_resolve.h"
 
@@ -17,10 +17,6 @@ namespace torch_tpu::pjrt {
 namespace {
 
 namespace fs = std::filesystem;
-
-void set_default(const char* name, const std::string& value) {
-  setenv(name, value.c_str(), /*overwrite=*/0);
-}
 
 // The level below which XLA drops its log lines. XLA reads it while it is loaded,
 // so it is taken back afterwards: a child process or another library that knows
@@ -36,16 +32,16 @@ std::atomic<bool> flags_set{false};
 
 void prepare_tpu() {
   const int level = base::env_plugin_log_level();
-  set_default("TPU_MIN_LOG_LEVEL", std::to_string(level));
-  set_default("TPU_STDERR_LOG_LEVEL", std::to_string(level));
-  if (level == 3) set_default("TPU_LOG_DIR", "disabled");
+  base::set_variable("TPU_MIN_LOG_LEVEL", std::to_string(level));
+  base::set_variable("TPU_STDERR_LOG_LEVEL", std::to_string(level));
+  if (level == 3) base::set_variable("TPU_LOG_DIR", "disabled");
   if (tpu_chip_present()) return;
   // No chip, so no TPU virtual machine: libtpu would wait minutes for a metadata
   // server, and its lock file would keep a second process out.
-  set_default("TPU_SKIP_MDS_QUERY", "1");
-  set_default("ALLOW_MULTIPLE_LIBTPU_LOAD", "1");
-  set_default("TPU_ACCELERATOR_TYPE", "v5litepod-4");
-  set_default("TPU_WORKER_HOSTNAMES", "localhost");
+  base::set_variable("TPU_SKIP_MDS_QUERY", "1");
+  base::set_variable("ALLOW_MULTIPLE_LIBTPU_LOAD", "1");
+  base::set_variable("TPU_ACCELERATOR_TYPE", "v5litepod-4");
+  base::set_variable("TPU_WORKER_HOSTNAMES", "localhost");
 }
 
 // The CUDA plugin links against libraries that live in the nvidia wheels, which
@@ -80,13 +76,9 @@ void load_cuda_libraries(const std::vector<std::string>& search_dirs) {
 
 ProcessPreparation::ProcessPreparation(PlatformKind kind,
                                        const std::vector<std::string>& search_dirs) {
-  if (std::getenv(kLogLevel) == nullptr) {
-    set_default(kLogLevel, std::to_string(base::env_plugin_log_level()));
-    log_level_set_ = true;
-  }
+  log_level_set_ = base::set_variable(kLogLevel, std::to_string(base::env_plugin_log_level()));
   if (kind == PlatformKind::kCpu) keep_freed_host_memory();
-  if (kind == PlatformKind::kCpu && std::getenv(kXlaFlags) == nullptr) {
-    set_default(kXlaFlags, base::kOwnXlaFlags);
+  if (kind == PlatformKind::kCpu && base::set_variable(kXlaFlags, base::kOwnXlaFlags)) {
     flags_set.store(true);
   }
   if (kind == PlatformKind::kTpu) prepare_tpu();
@@ -94,11 +86,13 @@ ProcessPreparation::ProcessPreparation(PlatformKind kind,
 }
 
 ProcessPreparation::~ProcessPreparation() {
-  if (log_level_set_) unsetenv(kLogLevel);
+  if (log_level_set_) base::unset_variable(kLogLevel);
 }
 
 void after_compilation() {
-  if (flags_set.load(std::memory_order_relaxed) && flags_set.exchange(false)) unsetenv(kXlaFlags);
+  if (flags_set.load(std::memory_order_relaxed) && flags_set.exchange(false)) {
+    base::unset_variable(kXlaFlags);
+  }
 }
 
 }  // namespace torch_tpu::pjrt

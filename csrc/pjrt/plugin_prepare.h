@@ -10,8 +10,8 @@
 namespace torch_tpu::pjrt {
 
 // Lives while a plugin is loaded and initialized, with the loader's lock held.
-// Never changes a variable the user has set. setenv races getenv of other
-// threads by the rules of POSIX; it happens once per plugin.
+// Never changes a variable the user has set. Other threads may read the
+// environment meanwhile: see csrc/base/variables.h.
 class ProcessPreparation {
  public:
   ProcessPreparation(PlatformKind kind, const std::vector<std::string>& search_dirs);

@@ -5,6 +5,8 @@
 
 #include <sched.h>
 
+#include "csrc/base/interrupt.h"
+
 namespace torch_tpu::trace {
 namespace {
 
@@ -60,16 +62,17 @@ void Promise::wait() const {
   blocking([this] {
     if (is_done_soon(*this)) return;
     std::unique_lock lock(mutex_);
-    changed_.wait(lock, [this] { return done_; });
+    base::wait_interruptibly(changed_, lock, [this] { return done_; });
   });
 }
 
 bool Promise::wait_for(std::chrono::milliseconds timeout) const {
   if (done()) return true;
+  const auto until = std::chrono::steady_clock::now() + timeout;
   bool kept = false;
   blocking([&] {
     std::unique_lock lock(mutex_);
-    kept = changed_.wait_for(lock, timeout, [this] { return done_; });
+    kept = base::wait_interruptibly(changed_, lock, until, [this] { return done_; });
   });
   return kept;
 }

@@ -19,9 +19,9 @@ class Promise {
   bool finish(std::exception_ptr error = nullptr);
 
   bool done() const noexcept;
-  // Blocks, with Python's lock let go (see set_blocking); does not throw the work's error.
+  // Blocks, without Python's lock (set_blocking), until it is kept or a signal comes (interrupt.h).
   void wait() const;
-  // False when `timeout` passed first.
+  // The same; false when `timeout` passed first. Neither throws the work's error.
   bool wait_for(std::chrono::milliseconds timeout) const;
   // Null while running or when all went well.
   std::exception_ptr error() const;

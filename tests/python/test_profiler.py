@@ -170,3 +170,35 @@ def test_an_error_within_the_profile() -> None:
         torch.ones(3, device="tpu") @ torch.ones(4, device="tpu")
     work()
     assert prof.events() is not None
+
+
+def test_another_thread_speaks_to_the_profiler_while_it_stops(
+    run_python: Callable[..., str],
+) -> None:
+    """It has Python's lock and waits for Kineto's, which who stops has: that one must not wait for
+    Python's."""
+    out = run_python("""
+        import faulthandler, threading
+        faulthandler.dump_traceback_later(60, exit=True)
+        import torch
+        from torch.profiler import ProfilerActivity, profile
+        both = [ProfilerActivity.CPU, ProfilerActivity.PrivateUse1]
+        x = torch.ones(64, device="tpu")
+        with profile(activities=both):
+            (x + 1).sum().item()
+        ended = threading.Event()
+
+        def speak():
+            while not ended.is_set():
+                torch.autograd._add_metadata_json("key", "1")
+
+        thread = threading.Thread(target=speak)
+        thread.start()
+        for turn in range(20):
+            with profile(activities=both) as prof:
+                y = x + turn
+        ended.set()
+        thread.join()
+        print(any(event.name.startswith("tpu::execute") for event in prof.events()))
+    """)
+    assert out.split()[-1] == "True"

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from torch_tpu import _C
+from torch_tpu._replace import replace
 
 _frozen = False
 
@@ -33,16 +34,17 @@ def _keep_module_floats() -> None:
     from torch._dynamo import config
     from torch._dynamo.variables.builder import VariableBuilder
 
-    wrap = VariableBuilder.wrap_symfloat
+    def make(original: Any) -> Any:
+        def wrap_symfloat(self: Any, *args: Any, **kwargs: Any) -> Any:
+            static = config.assume_static_by_default
+            if static or not (_of_module(self.source) and _on_device(self.tx)):
+                return original(self, *args, **kwargs)
+            with config.patch(assume_static_by_default=True):
+                return original(self, *args, **kwargs)
 
-    @functools.wraps(wrap)
-    def wrap_symfloat(self: Any, value: float) -> Any:
-        if config.assume_static_by_default or not (_of_module(self.source) and _on_device(self.tx)):
-            return wrap(self, value)
-        with config.patch(assume_static_by_default=True):
-            return wrap(self, value)
+        return wrap_symfloat
 
-    VariableBuilder.wrap_symfloat = wrap_symfloat  # type: ignore[method-assign]
+    replace(VariableBuilder, "wrap_symfloat", make)
 
 
 def _of_module(source: Any) -> bool:
@@ -74,23 +76,25 @@ def _spare_imports() -> None:
         _answer_first(optimizer, "_is_static_for_cudagraphs", _static_on_device)
 
 
-def _answer_first(owner: Any, name: str, known: Callable[[Any], bool | None]) -> None:
-    asked = getattr(owner, name)
+def _answer_first(owner: Any, name: str, known: Callable[..., bool | None]) -> None:
+    def make(original: Any) -> Any:
+        def ask(*args: Any, **kwargs: Any) -> Any:
+            answer = known(*args, **kwargs)
+            return original(*args, **kwargs) if answer is None else answer
 
-    def ask(value: Any) -> bool:
-        answer = known(value)
-        return bool(asked(value)) if answer is None else answer
+        return ask
 
-    setattr(owner, name, staticmethod(ask) if isinstance(owner, type) else ask)
+    replace(owner, name, make)
 
 
-def _never_local_map(_: Any) -> bool | None:
+def _never_local_map(*_: Any, **__: Any) -> bool | None:
     imported = "torch.distributed.tensor.experimental._func_map" in sys.modules
     return None if imported else False
 
 
-def _static_on_device(tensor: torch.Tensor) -> bool | None:
-    return True if tensor.device.type == "tpu" else None
+def _static_on_device(*args: Any, **kwargs: Any) -> bool | None:
+    tensors = (*args, *kwargs.values())
+    return True if all(t.device.type == "tpu" for t in tensors) else None
 
 
 def watch_compiles() -> None:

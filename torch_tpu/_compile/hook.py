@@ -9,28 +9,31 @@ from typing import Any
 
 import torch
 
+from torch_tpu import _replace
+
 
 def install() -> None:
     """Imports nothing of Dynamo's: the class that stands for Inductor lives in torch itself."""
-    wrapper = torch._TorchCompileInductorWrapper
-    inductor, make = wrapper.__call__, wrapper.__init__
-    if getattr(inductor, "_torch_tpu", False):
-        return
 
-    def call(self: Any, model_: Any, inputs_: Sequence[Any], **kwargs: Any) -> Any:
-        if not _on_device(model_, inputs_):
-            return inductor(self, model_, inputs_, **kwargs)
-        from torch_tpu._compile.dynamo import compile_graph
+    def make_call(original: Any) -> Any:
+        def call(self: Any, model_: Any, inputs_: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
+            if not _on_device(model_, inputs_):
+                return original(self, model_, inputs_, *args, **kwargs)
+            from torch_tpu._compile.dynamo import compile_graph
 
-        return compile_graph(model_, inputs_)
+            return compile_graph(model_, inputs_)
 
-    def init(self: Any, *args: Any, **kwargs: Any) -> None:
-        make(self, *args, **kwargs)
-        prepare_dynamo()
+        return call
 
-    call._torch_tpu = True  # type: ignore[attr-defined]
-    wrapper.__init__ = init  # type: ignore[method-assign]
-    wrapper.__call__ = call  # type: ignore[method-assign]
+    def make_init(original: Any) -> Any:
+        def init(self: Any, *args: Any, **kwargs: Any) -> None:
+            original(self, *args, **kwargs)
+            prepare_dynamo()
+
+        return init
+
+    _replace.replace(torch._TorchCompileInductorWrapper, "__call__", make_call)
+    _replace.replace(torch._TorchCompileInductorWrapper, "__init__", make_init)
 
 
 @functools.cache

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from torch_tpu import _C
+from torch_tpu._replace import temporarily
 from torch_tpu.aot.topologies import AotError
 
 
@@ -18,15 +19,9 @@ class ValuesNeededError(AotError):
     """The code asks for contents of tensors, and there are none."""
 
 
-@contextlib.contextmanager
-def _is_compiling() -> Iterator[None]:
+def _is_compiling() -> contextlib.AbstractContextManager[None]:
     """Libraries that ask `torch.compiler.is_compiling()` then leave out what reads values."""
-    flags: Any = torch.compiler
-    old, flags._is_compiling_flag = flags._is_compiling_flag, True
-    try:
-        yield
-    finally:
-        flags._is_compiling_flag = old
+    return temporarily(torch.compiler, "_is_compiling_flag", True)
 
 
 @contextlib.contextmanager

@@ -26,4 +26,8 @@ struct CollectiveSpan {
 bool profile_collective_begin() noexcept;
 void profile_collective_end(const CollectiveSpan& span) noexcept;
 
+// Waits, 10 s at most, until what was launched is in the session's trace. For `synchronize`, which
+// PyTorch calls before it ends a profile: with no lock held, Python's neither.
+void profile_settle();
+
 }  // namespace torch_tpu::dispatch

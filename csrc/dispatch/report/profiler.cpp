@@ -25,6 +25,7 @@
 #endif
 
 #include "csrc/base/gil.h"
+#include "csrc/base/interrupt.h"
 #include "csrc/base/journal.h"
 #include "csrc/dispatch/call/mode.h"
 #include "csrc/dispatch/report/profile_collective.h"
@@ -63,11 +64,13 @@ struct Record {
 };
 using RecordPtr = std::shared_ptr<Record>;
 
-// All spans of the running session. Leaked: a callback of the device may come at any time.
+// All spans of the running session. Leaked: a callback of the device may come at any time. Nothing
+// is called under its mutex that takes another lock, nor Python's: threads with that lock want it.
 struct Collection {
   std::mutex mutex;
   std::condition_variable settled;
-  int64_t unsettled = 0;
+  int64_t programs = 0;     // that run; they end without Python's lock
+  int64_t collectives = 0;  // that run; they may need it, to name a line or to free a tensor
   bool on = false;
   std::vector<RecordPtr> records;
 };
@@ -187,12 +190,14 @@ class Session : public libkineto::IActivityProfilerSession {
     if (!running_) return;
     base::journal::set_tracer(nullptr);
     Collection& all = collection();
-    // A collective that ends may drop the last reference to a tensor of Python's, which takes its
-    // lock. Before the mutex: who has that lock may want this mutex.
-    const base::WithoutGil released;
     std::unique_lock lock(all.mutex);
     // What was launched within the session ends within it. A device that hangs is not our error.
-    all.settled.wait_for(lock, std::chrono::seconds(10), [&] { return all.unsettled == 0; });
+    // PyTorch calls this with Python's lock and Kineto's: letting go of the one here and taking it
+    // again would be in vain for ever where another thread has it and wants the other. So
+    // collectives are waited for before, in profile_settle; these are another thread's.
+    using namespace std::chrono_literals;
+    all.settled.wait_for(lock, 10s, [&] { return all.programs == 0; });
+    all.settled.wait_for(lock, 500ms, [&] { return all.collectives == 0; });
     records_ = std::move(all.records);
     all.records.clear();
     all.on = false;
@@ -368,28 +373,37 @@ void profile_execution(PJRT_Buffer* out, int device) noexcept {
     static_cast<void>(buffer.release());  // the caller's
     {
       const std::lock_guard lock(all.mutex);
-      ++all.unsettled;
+      ++all.programs;
       counted = true;
     }
     ready.on_ready([record](const pjrt::Error*) {
       Collection& all = collection();
       const std::lock_guard lock(all.mutex);
       record->done_ns = base::journal::now_ns();
-      --all.unsettled;
+      --all.programs;
       all.settled.notify_all();
     });
   } catch (...) {  // the end on the host stands for it
     if (!counted) return;
     const std::lock_guard lock(all.mutex);
-    --all.unsettled;
+    --all.programs;
   }
 }
 
 bool profile_collective_begin() noexcept {
   Collection& all = collection();
   const std::lock_guard lock(all.mutex);
-  if (all.on) ++all.unsettled;
+  if (all.on) ++all.collectives;
   return all.on;
+}
+
+void profile_settle() {
+  if (!base::journal::traced()) return;
+  Collection& all = collection();
+  std::unique_lock lock(all.mutex);
+  const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+  base::wait_interruptibly(all.settled, lock, until,
+                           [&] { return all.programs == 0 && all.collectives == 0; });
 }
 
 void profile_collective_end(const CollectiveSpan& span) noexcept {
@@ -413,7 +427,7 @@ void profile_collective_end(const CollectiveSpan& span) noexcept {
     record = nullptr;
   }
   const std::lock_guard lock(all.mutex);
-  --all.unsettled;
+  --all.collectives;
   all.settled.notify_all();
   try {
     if (all.on && record) all.records.push_back(std::move(record));

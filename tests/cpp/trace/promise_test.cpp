@@ -5,6 +5,8 @@
 
 #include <gtest/gtest.h>
 
+#include "csrc/base/interrupt.h"
+
 namespace torch_tpu::trace {
 namespace {
 
@@ -31,6 +33,17 @@ TEST(Promise, TheFirstEndCounts) {
   EXPECT_FALSE(promise.finish());
   EXPECT_TRUE(promise.wait_for(0ms));
   EXPECT_THROW(promise.rethrow(), std::runtime_error);
+}
+
+TEST(Promise, ASignalEndsTheWaitAndNotTheWork) {
+  Promise promise;
+  base::set_interrupt_check([] { throw base::Interrupted(); });
+  EXPECT_THROW(promise.wait(), base::Interrupted);
+  EXPECT_THROW(promise.wait_for(10s), base::Interrupted);
+  base::set_interrupt_check(nullptr);
+  EXPECT_FALSE(promise.done());
+  EXPECT_TRUE(promise.finish());
+  promise.wait();
 }
 
 }  // namespace
