@@ -1,0 +1,68 @@
+"""Functions under torch.compile. They are traced before threads start: tracing is PyTorch's, one
+thread at a time."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+SHAPES = ((4, 8), (8, 8))
+ROW = 8
+
+
+def preserve(w: Tensor) -> None:
+    w.mul_(1)
+    w.add_(0)
+
+
+def bump(w: Tensor, source: Tensor) -> None:
+    """A writer that gets the memory of `w`."""
+    w.add_(source)
+    w[:1].mul_(2)
+    w.clamp_(-1024, 1024)
+
+
+def mix(x: Tensor, y: Tensor) -> Tensor:
+    return torch.where(x > y, x - y, (x + y).relu()).clamp(-1024, 1024)
+
+
+def mix_and_bump(w: Tensor, x: Tensor) -> Tensor:
+    """Writes one argument, and returns what it was."""
+    old = w * 2 - x
+    w.copy_(mix(w, x))
+    return old.clamp(-1024, 1024)
+
+
+def look_up(table: Tensor, index: Tensor) -> Tensor:
+    return table[index] * 2
+
+
+PLAIN: dict[str, Callable] = {
+    "c_preserve": preserve,
+    "c_bump": bump,
+    "c_mix": mix,
+    "c_mix_and_bump": mix_and_bump,
+    "c_look_up": look_up,
+}
+
+
+def traced(devices: int) -> dict[str, Callable]:
+    """The same, compiled, for the shapes and dtypes that rounds use."""
+    torch._dynamo.config.recompile_limit = 256
+    functions = {name: torch.compile(f, backend="tpu") for name, f in PLAIN.items()}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for n in range(devices):
+            for shape in (*SHAPES, (ROW,), (256, 256)):
+                w, x = (torch.ones(shape, device=f"tpu:{n}") for _ in range(2))
+                functions["c_preserve"](w)
+                if shape != (256, 256):
+                    functions["c_bump"](w, x)
+                    functions["c_mix"](w, x)
+                    functions["c_mix_and_bump"](w, x)
+                    index = torch.zeros(2, dtype=torch.int64).to(f"tpu:{n}")
+                    functions["c_look_up"](w, index)
+    return functions
