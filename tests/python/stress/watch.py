@@ -16,6 +16,7 @@ import torch_tpu
 from .history import History
 
 HUNG = 3  # exit status
+GIL_SECONDS = 30.0  # without the GIL, after which a run hangs as well
 
 
 def rss_bytes() -> int:
@@ -50,7 +51,7 @@ class Watchdog:
 
     def _watch(self) -> None:
         while not self._end.wait(1.0):
-            faulthandler.dump_traceback_later(self._seconds + 30.0, exit=True)
+            faulthandler.dump_traceback_later(self._seconds + GIL_SECONDS, exit=True)
             slowest = self._history.slowest()
             if slowest is not None and slowest[1] > self._seconds:
                 who, seconds, text = slowest
