@@ -18,7 +18,8 @@ HERE = Path(__file__).resolve().parent
 
 
 def environment() -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": os.pathsep.join((str(HERE.parents[1]), str(HERE)))}
+    paths = (str(HERE.parents[1]), str(HERE), os.environ.get("PYTHONPATH", ""))
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
 
 
 def stress(*args: str) -> subprocess.CompletedProcess[str]:
@@ -80,6 +81,7 @@ def test_a_hang_is_noticed(holds_gil: bool) -> None:
         watch.GIL_SECONDS = 1.0
         history = History()
         history.start("a round")
+        history.rest("main")
         history.say("w1", "the line that hangs")
         with watch.Watchdog(history, 3.0, print):
             time.sleep(1.5)

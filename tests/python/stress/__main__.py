@@ -70,7 +70,6 @@ def main() -> int:
     options = Options(args.seed, args.mode, args.threads, args.devices, acts)
 
     start = time.monotonic()
-    until = start + 60.0 * args.minutes
     number = args.first_round
     running: Round | None = None
 
@@ -97,11 +96,12 @@ def main() -> int:
         growth = Growth()
         stack.enter_context(Watchdog(history, args.hang, report))
         history.say("main", "# functions are traced")
-        functions = compiled.traced(args.devices)
+        functions = compiled.traced()
         for n in range(args.devices):
             _, total = torch.tpu.mem_get_info(n)
             torch.tpu.set_per_process_memory_fraction((args.memory << 20) / total, n)
-        said = time.monotonic()
+        start = said = time.monotonic()
+        until = start + 60.0 * args.minutes
         while time.monotonic() < until and number - args.first_round != args.rounds:
             running = Round(options, number, history, functions, until)
             try:

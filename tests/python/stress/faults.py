@@ -60,8 +60,9 @@ def bad_index(w: Worker) -> None:
     derived = w.pick.choice(DERIVED).format(x="x")
     line = template.format(a=a, index="bad", columns=columns)
     if template == "compiled":
-        w.device["table"] = w.device[a].float().contiguous().clone()
-        w.say(f"table = {a}.float().contiguous().clone()")
+        w.device["table"] = w.device[a].float().contiguous().to("tpu:0", copy=True)
+        w.device["bad"] = w.device["bad"].to("tpu:0")
+        w.say(f"table = {a}.float().contiguous().to(d0, copy=True); bad = bad.to(d0)")
         line = "c_look_up(table, bad)"
     try:
         if attempt(w, f"x = {line}", IndexError):

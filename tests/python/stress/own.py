@@ -190,7 +190,7 @@ def to_host_and_back(w: Worker) -> None:
 def call_compiled(w: Worker) -> None:
     a = some(w, lambda t: tuple(t.shape) in SHAPES and t.dtype == torch.float32)
     x, y = w.new_name(), w.new_name()
-    w.run(f"{x} = {a}.clone(memory_format=torch.contiguous_format)")
+    w.run(f"{x} = {a}.contiguous().to(d0, copy=True)")
     w.run(f"{y} = torch.full_like({x}, {w.pick.randrange(-3, 4)})")
     kind = w.pick.randrange(3)
     if kind == 0:

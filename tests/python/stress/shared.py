@@ -39,10 +39,10 @@ class Shared:
 def make_shared(pick: random.Random, workers: int, devices: int) -> Shared:
     shared = Shared()
     for n, dtype in enumerate((torch.float32, torch.int64)):
-        place = pick.randrange(devices)
+        place = pick.choice((0, pick.randrange(devices)))
         shared.add(f"rows{n}", torch.zeros(workers, ROW, dtype=dtype), place)
         shared.add(f"columns{n}", torch.zeros(ROW, workers, dtype=dtype), place)
-    place = pick.randrange(devices)  # of all that stand in one list
+    place = pick.choice((0, pick.randrange(devices)))  # of all that stand in one list
     for n in range(KEPT):
         shared.add(f"keep{n}", torch.arange(64.0).remainder(n + 2).view(8, 8), place)
         shared.add(f"keepbig{n}", torch.arange(65536.0).remainder(n + 3).view(BIG), place)
@@ -90,7 +90,7 @@ def write_part(w: Worker, place: Place) -> None:
         w.run(f"{part}.clamp_(-1024, 1024)")
         if w.pick.random() < 0.3:
             w.same(f"{part}.tolist()")
-        if w.pick.random() < 0.2 and base == "rows0":
+        if base == "rows0" and w.place(base) == "d0" and w.pick.random() < 0.2:
             source = f"torch.ones({ROW}, device=rows0.device)"
             w.run(f"c_bump(rows0[{place.number}], {source})")
     w.device.pop("part", None)
@@ -98,13 +98,13 @@ def write_part(w: Worker, place: Place) -> None:
 
 
 KEEPING = (
+    "c_preserve({a})",  # for the first device only
     "{a}.mul_(1)",
     "{a}.add_(0)",
     "{a}.mul_(1.0); {a}.add_(0.0)",
     "{a}.copy_({a}.clone())",
     "{a}[1:3].mul_(1)",
     "{a}.t().add_(0)",
-    "c_preserve({a})",
     "torch._foreach_mul_([{list}], 1.0)",
     "torch._foreach_add_([{list}], 0.0)",
     "torch.mul({a}, 1.0, out={a})",
@@ -134,7 +134,8 @@ def kept(w: Worker) -> tuple[str, str]:
 def keep(w: Worker, _place: Place) -> None:
     for _ in range(w.pick.randrange(1, 6)):
         name, names = kept(w)
-        w.run(w.pick.choice(KEEPING).format(a=name, list=names))
+        lines = KEEPING if w.place(name) == "d0" else KEEPING[1:]
+        w.run(w.pick.choice(lines).format(a=name, list=names))
 
 
 def read_kept(w: Worker, _place: Place) -> None:
