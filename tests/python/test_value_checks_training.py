@@ -9,12 +9,10 @@ from collections.abc import Callable, Iterator
 import pytest
 import torch
 import torch.nn.functional as F
+from bad_values import SETTINGS, applied
 from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value
 
-import torch_tpu
-
-SETTINGS = ("strict", "debug", "fused-first", "fused-second", "fused-never")
 VOCABULARY, WIDTH, LENGTH, STEPS = 11, 8, 6, 7
 Batch = tuple[Tensor, Tensor]
 Step = Callable[[Tensor, Tensor], Tensor]
@@ -22,12 +20,8 @@ Step = Callable[[Tensor, Tensor], Tensor]
 
 @pytest.fixture(params=SETTINGS)
 def setting(request: pytest.FixtureRequest) -> Iterator[str]:
-    mode, _, when = request.param.partition("-")
-    with torch_tpu.mode(mode), torch_tpu.fused.compile_when(when or "second"):
+    with applied(request.param):
         yield request.param
-    torch_tpu.fused.wait()
-    with contextlib.suppress(IndexError):  # a test that failed may have left one
-        torch.tpu.synchronize()
 
 
 class Lookup(nn.Module):
