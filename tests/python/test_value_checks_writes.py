@@ -1,5 +1,5 @@
 """A tensor written in place from a value that came of an index out of range keeps its old contents,
-as on the CPU, where the op raises before it writes. Reading it raises once, if nobody was told yet."""
+as on the CPU, where the op raises before it writes. Reading it raises once, if nobody was told."""
 
 from __future__ import annotations
 
