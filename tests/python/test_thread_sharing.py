@@ -224,6 +224,42 @@ def test_threads_write_their_own_columns_and_elements() -> None:
     assert elements.tolist() == [(i + 1) * turns for i in range(threads)]
 
 
+def test_views_that_live_on() -> None:
+    """Made by one thread, written by others, overlapping where one thread has all of them."""
+    threads, turns = 4, 60
+    w = torch.zeros(threads, COLUMNS, device="tpu")
+    rows, elements, flat = list(w.unbind()), [w[i, 3] for i in range(threads)], w.view(-1)
+
+    def work(i: int) -> None:
+        for _ in range(turns):
+            rows[i].add_(1)
+            elements[i].add_(1)
+            flat[i * COLUMNS].sub_(1)
+
+    in_threads([lambda i=i: work(i) for i in range(threads)])
+    expected = torch.full((threads, COLUMNS), float(turns))
+    expected[:, 3] += turns
+    expected[:, 0] -= turns
+    assert torch.equal(w.cpu(), expected)
+
+
+def test_views_of_another_dtype() -> None:
+    turns = 50
+    w = torch.zeros(4, 2, device="tpu")
+    numbers = torch.zeros(4, dtype=torch.complex64, device="tpu")
+    real, imaginary, bits = numbers.real, numbers.imag, w.view(torch.int32)
+
+    def add(part: Tensor, k: int) -> None:
+        for _ in range(turns):
+            part.add_(k)
+
+    parts = [(w[0], 1), (bits[1], 1), (w[2], 2), (bits[3], 2), (real, 1), (imaginary, 2)]
+    in_threads([lambda part=part, k=k: add(part, k) for part, k in parts])
+    assert w[::2].tolist() == [[turns] * 2, [2 * turns] * 2]
+    assert bits[1::2].tolist() == [[turns] * 2, [2 * turns] * 2]
+    assert numbers.tolist() == [complex(turns, 2 * turns)] * 4
+
+
 def add_row(row: Tensor, source: Tensor) -> None:
     row.add_(source)
     row[:2].sub_(source[0])

@@ -95,8 +95,7 @@ def main() -> int:
         history = History(log)
         growth = Growth()
         stack.enter_context(Watchdog(history, args.hang, report))
-        history.say("main", "# functions are traced")
-        functions = compiled.traced()
+        functions = compiled.traced(history)
         for n in range(args.devices):
             _, total = torch.tpu.mem_get_info(n)
             torch.tpu.set_per_process_memory_fraction((args.memory << 20) / total, n)

@@ -9,6 +9,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from .history import History
+
 SHAPES = ((4, 8), (8, 8))
 ROW = 8
 
@@ -49,19 +51,24 @@ PLAIN: dict[str, Callable] = {
 }
 
 
-def traced() -> dict[str, Callable]:
+def traced(history: History) -> dict[str, Callable]:
     """As PLAIN, compiled for what rounds call them with: float32 on the first device."""
     torch._dynamo.config.recompile_limit = 256
     functions = {name: torch.compile(f, backend="tpu") for name, f in PLAIN.items()}
+
+    def call(name: str, *args: Tensor) -> None:
+        history.say("main", f"# {name} is traced for {tuple(args[0].shape)}")
+        functions[name](*args)
+
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for shape in ((8, 8), (256, 256)):
-            functions["c_preserve"](torch.ones(shape, device="tpu:0"))
+            call("c_preserve", torch.ones(shape, device="tpu:0"))
         for shape in ((ROW,), *SHAPES):
             w, x = (torch.ones(shape, device="tpu:0") for _ in range(2))
-            functions["c_bump"](w, x)
+            call("c_bump", w, x)
             if len(shape) == 2:
-                functions["c_mix"](w, x)
-                functions["c_mix_and_bump"](w, x)
-                functions["c_look_up"](w, torch.zeros(2, dtype=torch.int64).to("tpu:0"))
+                call("c_mix", w, x)
+                call("c_mix_and_bump", w, x)
+                call("c_look_up", w, torch.zeros(2, dtype=torch.int64).to("tpu:0"))
     return functions

@@ -69,8 +69,8 @@ class Growth:
     """
 
     DEVICE_SLACK = 1 << 20  # packs of scalars that are kept, constants of programs
-    HOST_SLACK = 192 << 20
-    PER_PROGRAM = 1 << 20
+    HOST_SLACK = 128 << 20
+    PER_PROGRAM = 1 << 19
     ROUNDS_TO_WARM_UP = 5
 
     def __init__(self) -> None:

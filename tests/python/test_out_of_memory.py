@@ -1,5 +1,5 @@
-"""In Fused Eager ops of all threads wait in one trace. When one finds no memory, who reads its
-result is told, not the thread that happens to launch it."""
+"""In Fused Eager many ops wait in one trace, those of all threads. When one finds no memory, who
+reads its result is told, not who happens to launch it."""
 
 from __future__ import annotations
 
@@ -45,6 +45,19 @@ LAUNCHES: dict[str, Callable[[Tensor], object]] = {
     "event": lambda _: torch.Event("tpu").record() is None,
     "mode": lambda _: torch_tpu.mode("strict").__enter__().__exit__(None, None, None) is None,
 }
+
+
+def test_an_unrelated_value_is_read_first() -> None:
+    mine = torch.ones(4, device="tpu")
+    before = mine * 5
+    large = too_large()
+    after = mine * 7
+    assert before.tolist() == [5.0] * 4
+    assert after.tolist() == [7.0] * 4
+    for _ in range(2):
+        with pytest.raises(torch.OutOfMemoryError, match="TPU out of memory"):
+            large.cpu()
+    assert (before + after).tolist() == [12.0] * 4
 
 
 @pytest.mark.parametrize("launch", LAUNCHES)
