@@ -4,6 +4,7 @@ PYTHON ?= python3
 VENV ?= .venv
 JOBS ?= $(shell nproc)
 PYTEST_ARGS ?=
+STRESS_ARGS ?= --minutes 10
 CONFORMANCE_ARGS ?=
 TPU_COMPILE_ARGS ?=
 .DEFAULT_GOAL := help
@@ -20,7 +21,7 @@ LIBTPU := $(VENV)/.libtpu-$(call content,requirements/tpu.txt)
 JAX := $(VENV)/.jax-$(call content,requirements/jax.txt)
 CPP_FILES = $(shell find csrc tests/cpp examples -name '*.cpp' -o -name '*.h' 2>/dev/null)
 
-.PHONY: help setup build demo test py-test cpp-test sanitize conformance tpu-compile-test kernels-test lint format wheel bench docs clean
+.PHONY: help setup build demo test py-test cpp-test stress sanitize conformance tpu-compile-test kernels-test lint format wheel bench docs clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -65,6 +66,9 @@ py-test: build $(JAX) ## Python tests; PYTEST_ARGS="-k name" narrows them
 cpp-test: build ## C++ tests
 	@if [ -f build/CTestTestfile.cmake ]; then ctest --test-dir build --output-on-failure --no-tests=ignore -j $(JOBS); \
 	else echo "C++ tests skipped: no GoogleTest (install libgtest-dev, then make clean)"; fi
+
+stress: build ## threads, modes, devices and errors mixed at random, 10 minutes; STRESS_ARGS=--help says more
+	cd tests/python && $(PY) -m stress $(STRESS_ARGS)
 
 sanitize: setup ## C++ tests of the core under AddressSanitizer and UBSan (build-asan)
 	@test -f build-asan/build.ninja || cmake -S . -B build-asan $(CMAKE_ARGS) -DTORCH_TPU_SANITIZE=address,undefined
