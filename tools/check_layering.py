@@ -37,7 +37,7 @@ def layer_of(parts: tuple[str, ...]) -> str:
 
 
 # What the tests of a folder may include beyond that: StableHLO text is run by the real plugin.
-TEST_EXTRAS: dict[str, tuple[str, ...]] = {"stablehlo": ("pjrt",)}
+TEST_EXTRAS: dict[str, tuple[str, ...]] = {"stablehlo": ("pjrt",), "ops": ("pjrt",)}
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from torch_tpu._on_import import on_import
+from torch_tpu._replace import replace
 
 _DEVICE = re.compile(r"tpu(:\d+)?")
 _FRAMEWORKS = ("pt", "torch", "pytorch")
@@ -30,7 +31,7 @@ def _complete(package: Any) -> None:
     opener = _opener(original)
     for module in list(sys.modules.values()):  # others may have the name already
         if getattr(module, "__dict__", {}).get("safe_open") is original:
-            setattr(module, "safe_open", opener)  # noqa: B010
+            replace(module, "safe_open", lambda _: opener)
 
 
 def _opener(original: Any) -> Any:

@@ -7,7 +7,7 @@
 #include "csrc/device/current.h"
 #include "csrc/device/generator.h"
 #include "csrc/device/stream.h"
-#include "csrc/dispatch/profile_collective.h"
+#include "csrc/dispatch/report/profile_collective.h"
 #include "csrc/trace/value.h"
 
 namespace torch_tpu::bindings {

@@ -1,6 +1,6 @@
 // The registry of ops: users define ops (remember_op) while other threads look some up. Under
 // ThreadSanitizer a table that both touch without a lock is an error.
-#include "csrc/dispatch/op.h"
+#include "csrc/dispatch/call/op.h"
 
 #include <atomic>
 #include <mutex>
