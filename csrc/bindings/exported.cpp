@@ -3,8 +3,8 @@
 
 #include "csrc/bindings/bindings.h"
 #include "csrc/bindings/dtype.h"
-#include "csrc/ops/check_kind.h"
 #include "csrc/ops/call.h"
+#include "csrc/ops/check_kind.h"
 #include "csrc/stablehlo/signature.h"
 
 namespace torch_tpu::bindings {

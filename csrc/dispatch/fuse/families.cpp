@@ -94,8 +94,8 @@ bool load_fused(FusedProgram& program) {
   const trace::Key key = program.stable_key();
   const trace::Runnable::Stored stored = store.find_code(key);
   if (stored.code.empty() || !program.code.claim()) return false;
-  pjrt::LoadedExecutable loaded = store.load_code(key, stored, cache::result_types(program),
-                                                  program.name, program.fingerprint);
+  pjrt::LoadedExecutable loaded =
+      store.load_code(key, stored, cache::result_types(program), program.name, program.fingerprint);
   if (!loaded) {
     program.code.abandon();
     return false;

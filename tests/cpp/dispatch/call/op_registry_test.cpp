@@ -1,13 +1,13 @@
 // The registry of ops: users define ops (remember_op) while other threads look some up. Under
 // ThreadSanitizer a table that both touch without a lock is an error.
-#include "csrc/dispatch/call/op.h"
-
 #include <atomic>
 #include <mutex>
 #include <set>
 #include <thread>
 
 #include <gtest/gtest.h>
+
+#include "csrc/dispatch/call/op.h"
 
 namespace torch_tpu::dispatch {
 namespace {
