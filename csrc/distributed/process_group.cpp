@@ -25,12 +25,14 @@ TpuBackend::TpuBackend(GroupInfo info, c10::intrusive_ptr<c10d::Backend> transpo
   if (size_ > 1) Watchdog::get().watch(group_);
 }
 
-TpuBackend::~TpuBackend() { shutdown(); }
+TpuBackend::~TpuBackend() { end(/*in_destructor=*/true); }
 
-void TpuBackend::shutdown() {
-  if (std::exchange(ended_, true)) return;
+void TpuBackend::end(bool in_destructor) {
+  if (ended_) return;
   const bool failed = group_->failed();
-  if (!failed) group_->shutdown();
+  if (!failed) group_->shutdown(in_destructor);
+  ended_ = true;
+  group_->stop();
   Watchdog::get().forget(group_.get());
   if (xla_) xla_->leave();
   // Its destructor would wait for calls that never end.
@@ -125,6 +127,7 @@ WorkPtr TpuBackend::issue(Plan plan, Start start) {
   call->local_detail = plan.local_detail;
   call->message = plan.message;
   call->receives = plan.receives;
+  call->rooted = plan.rooted;
   call->peer = plan.peer;
   call->timeout = timeout_or_default(plan.timeout);
   call->start = std::move(start);
