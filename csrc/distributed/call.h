@@ -26,6 +26,7 @@ struct Call {
   int peer = -1;         // of a message: the other rank, in the group
   bool message = false;  // between two ranks: does not count as a collective
   bool receives = false;
+  bool rooted = false;  // it may be done here before all ranks have called it
   std::chrono::milliseconds timeout{0};
 
   // Filled by the group.

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include <ATen/ops/empty.h>
+#include <torch/csrc/distributed/c10d/Utils.hpp>
 
 #include "csrc/distributed/process_group.h"
 #include "csrc/distributed/reduce.h"
@@ -51,6 +52,45 @@ inline std::string detail_of(const Tensors& tensors) {
 
 inline std::string rooted(std::string text, int64_t root) {
   return text + " root " + std::to_string(root);
+}
+
+// At the call, and in Gloo's words: there the transport itself would raise, when it is too late.
+inline auto gloo_error(const char* op) {
+  return
+      [op](const std::string& what) { TORCH_CHECK(false, "ProcessGroupGloo::", op, ": ", what); };
+}
+
+inline void check_root(const char* op, int64_t root, int size) {
+  c10d::assertRootRank(gloo_error(op), root, size);
+}
+
+// The tensors of all ranks that the root gives, and nobody else.
+inline void check_pieces(const char* op, const std::string& side, const std::vector<Tensors>& lists,
+                         const at::Tensor& like, bool root, int size) {
+  const auto fail = gloo_error(op);
+  if (!root) {
+    if (!lists.empty()) fail("requires empty " + side + " on non-root");
+    return;
+  }
+  const std::string ranks = std::to_string(size);
+  if (lists.size() != 1) {
+    fail("requires a single-element " + side + " list containing a list with " + ranks +
+         " tensors.");
+  }
+  if (lists[0].size() != static_cast<size_t>(size)) {
+    fail("Incorrect " + side + " list size " + std::to_string(lists[0].size()) + ". " +
+         (side == "input" ? "Input" : "Output") + " list size should be " + ranks +
+         ", same as size of the process group.");
+  }
+  c10d::assertTypeAndSizesMatch(fail, lists[0], like.options(), like.sizes());
+}
+
+// Gloo has no word for these: it looks for a rank that is not there until the timeout, or crashes.
+inline void check_peer(const char* role, int peer, int rank, int size) {
+  TORCH_CHECK_VALUE(peer >= 0 && peer < size, "Invalid ", role, " rank: ", peer,
+                    " is not a rank of this group, which has ", size);
+  TORCH_CHECK_VALUE(peer != rank, "Invalid ", role, " rank: ", role,
+                    " rank should not be the same as the rank of the current process.");
 }
 
 inline at::Tensor new_bytes(int64_t bytes) {

@@ -6,6 +6,7 @@ namespace torch_tpu::distributed {
 
 WorkPtr TpuBackend::broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) {
   const at::Tensor& tensor = only(tensors, "broadcast");
+  check_root("broadcast", options.rootRank, size_);
   Plan plan{OpType::BROADCAST,
             "broadcast",
             "tpu:broadcast",
@@ -13,6 +14,7 @@ WorkPtr TpuBackend::broadcast(Tensors& tensors, const c10d::BroadcastOptions& op
             options.timeout,
             {},
             {}};
+  plan.rooted = true;
   const bool root = options.rootRank == rank_;
   (root ? plan.reads : plan.writes) = tensors;
   plan.xla = {XlaKind::kBroadcast, c10d::ReduceOp::SUM, options.rootRank};
@@ -69,6 +71,7 @@ WorkPtr TpuBackend::allreduce(Tensors& tensors, const c10d::AllreduceOptions& op
 
 WorkPtr TpuBackend::reduce(Tensors& tensors, const c10d::ReduceOptions& options) {
   const at::Tensor& tensor = only(tensors, "reduce");
+  check_root("reduce", options.rootRank, size_);
   check_reduction(options.reduceOp, tensor.scalar_type());
   const bool root = options.rootRank == rank_;
   Plan plan{OpType::REDUCE,
@@ -79,6 +82,7 @@ WorkPtr TpuBackend::reduce(Tensors& tensors, const c10d::ReduceOptions& options)
             tensors,
             root ? tensors : Tensors()};
   plan.in_place = true;
+  plan.rooted = true;
   plan.xla = {XlaKind::kAllReduce, options.reduceOp.op_, 0};  // others drop what they get
   c10d::ReduceOptions inner_options = options;
   inner_options.timeout = timeout_or_default(options.timeout);
@@ -169,11 +173,9 @@ WorkPtr TpuBackend::_allgather_base(at::Tensor& output, at::Tensor& input,
 WorkPtr TpuBackend::gather(std::vector<Tensors>& outputs, Tensors& inputs,
                            const c10d::GatherOptions& options) {
   const at::Tensor& input = only(inputs, "gather");
+  check_root("gather", options.rootRank, size_);
   const bool root = options.rootRank == rank_;
-  TORCH_CHECK_VALUE(
-      !root || (outputs.size() == 1 && outputs[0].size() == static_cast<size_t>(size_)),
-      "[gather] the root expects ", size_, " output tensors");
-  if (root) check_alike(outputs[0], input, "gather");
+  check_pieces("gather", "output", outputs, input, root, size_);
   Plan plan{OpType::GATHER,
             "gather",
             "tpu:gather",
@@ -181,6 +183,7 @@ WorkPtr TpuBackend::gather(std::vector<Tensors>& outputs, Tensors& inputs,
             options.timeout,
             inputs,
             root ? outputs[0] : Tensors()};
+  plan.rooted = true;
   c10d::GatherOptions inner_options = options;
   inner_options.timeout = timeout_or_default(options.timeout);
   return issue(std::move(plan), [inner = inner_, root, inner_options](Call& call) -> Works {
@@ -199,14 +202,14 @@ WorkPtr TpuBackend::gather(std::vector<Tensors>& outputs, Tensors& inputs,
 WorkPtr TpuBackend::scatter(Tensors& outputs, std::vector<Tensors>& inputs,
                             const c10d::ScatterOptions& options) {
   const at::Tensor& output = only(outputs, "scatter");
+  check_root("scatter", options.rootRank, size_);
   const bool root = options.rootRank == rank_;
-  TORCH_CHECK_VALUE(!root || (inputs.size() == 1 && inputs[0].size() == static_cast<size_t>(size_)),
-                    "[scatter] the root expects ", size_, " input tensors");
-  if (root) check_alike(inputs[0], output, "scatter");
+  check_pieces("scatter", "input", inputs, output, root, size_);
   Plan plan{OpType::SCATTER, "scatter",
             "tpu:scatter",   rooted(detail_of(output), options.rootRank),
             options.timeout, root ? inputs[0] : Tensors(),
             outputs};
+  plan.rooted = true;
   c10d::ScatterOptions inner_options = options;
   inner_options.timeout = timeout_or_default(options.timeout);
   return issue(std::move(plan), [inner = inner_, root, inner_options](Call& call) -> Works {

@@ -4,6 +4,7 @@
 #include <torch/csrc/distributed/c10d/Utils.hpp>
 
 #include "csrc/distributed/collective_parts.h"
+#include "csrc/distributed/waiters.h"
 
 namespace torch_tpu::distributed {
 
@@ -197,6 +198,7 @@ WorkPtr TpuBackend::reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& i
 
 WorkPtr TpuBackend::send(Tensors& tensors, int to, int tag) {
   const at::Tensor& tensor = only(tensors, "send");
+  check_peer("destination", to, rank_, size_);
   Plan plan{OpType::SEND, "send", "tpu:send", detail_of(tensor), c10d::kUnsetTimeout, tensors, {}};
   plan.message = true;
   plan.peer = to;
@@ -208,6 +210,7 @@ WorkPtr TpuBackend::send(Tensors& tensors, int to, int tag) {
 
 WorkPtr TpuBackend::recv(Tensors& tensors, int from, int tag) {
   const at::Tensor& tensor = only(tensors, "recv");
+  check_peer("source", from, rank_, size_);
   Plan plan{OpType::RECV, "recv", "tpu:recv", detail_of(tensor), c10d::kUnsetTimeout, {}, tensors};
   plan.message = plan.receives = true;
   plan.peer = from;
@@ -245,7 +248,19 @@ void TpuBackend::monitoredBarrier(const c10d::BarrierOptions& options, bool wait
   group_->check();
   c10d::BarrierOptions inner_options = options;
   inner_options.timeout = timeout_or_default(options.timeout);
-  inner_->monitoredBarrier(inner_options, wait_all_ranks);
+  // On a thread of its own, since nothing interrupts the transport.
+  const auto promise = std::make_shared<trace::Promise>();
+  Waiters::get().run([transport = transport_, inner_options, wait_all_ranks, promise] {
+    std::exception_ptr error;
+    try {
+      transport->monitoredBarrier(inner_options, wait_all_ranks);
+    } catch (...) {
+      error = std::current_exception();
+    }
+    promise->finish(std::move(error));
+  });
+  promise->wait();
+  promise->rethrow();
 }
 
 }  // namespace torch_tpu::distributed

@@ -4,10 +4,12 @@
 #include <ATen/core/ivalue.h>
 #include <c10/core/InferenceMode.h>
 #include <c10/util/Exception.h>
+#include <pthread.h>
 
 #include "csrc/base/gil.h"
 #include "csrc/base/hash.h"
 #include "csrc/base/journal.h"
+#include "csrc/base/signals.h"
 #include "csrc/dispatch/call/mode.h"
 #include "csrc/dispatch/report/profile_collective.h"
 #include "csrc/distributed/agreement.h"
@@ -64,20 +66,6 @@ int64_t GroupInfo::global(int rank) const {
 }
 
 Group::Group(GroupInfo info) : info_(std::move(info)) {}
-
-Group::~Group() {
-  {
-    std::lock_guard lock(order_);
-    stopping_ = true;
-    queued_.notify_all();
-  }
-  if (!thread_.joinable()) return;
-  if (thread_.get_id() == std::this_thread::get_id()) {
-    thread_.detach();
-  } else {
-    thread_.join();
-  }
-}
 
 std::exception_ptr Group::failure() {
   std::lock_guard lock(mutex_);
@@ -153,25 +141,44 @@ void Group::issue(const CallPtr& call) {
     ready = false;  // the queue finds the same error and settles the call with it
   }
   if (ready) {
-    start(call);
+    const std::function<void()> rest = start(call);
+    order.unlock();
+    rest();
     return;
   }
-  if (!thread_.joinable()) thread_ = std::thread([this] { run_queue(); });
   queue_.push_back(call);
+  start_thread();
   queued_.notify_one();
 }
 
+void Group::start_thread() {
+  if (running_) return;
+  const base::WithoutSignals for_it;
+  std::thread([self = shared_from_this()] { self->run_queue(); }).detach();
+  running_ = true;
+}
+
 void Group::run_queue() {
+  pthread_setname_np(pthread_self(), "tpu_group");
   std::unique_lock order(order_);
   while (true) {
     queued_.wait(order, [this] { return stopping_ || !queue_.empty(); });
-    if (queue_.empty()) return;
+    if (queue_.empty()) {
+      running_ = false;
+      return;
+    }
     const CallPtr call = queue_.front();  // stays there, so that nobody overtakes it
     order.unlock();
     const bool ready = await_sources(call) && (!call->agree || agree(call)) && await_turn(call);
     order.lock();
-    if (ready && !call->promise->done()) start(call);
+    std::function<void()> rest;
+    if (ready && !call->promise->done()) rest = start(call);
     if (!queue_.empty() && queue_.front() == call) queue_.pop_front();
+    if (!rest) continue;
+    order.unlock();
+    rest();
+    rest = nullptr;
+    order.lock();
   }
 }
 
@@ -224,22 +231,31 @@ struct PlainTensors {
   const at::AutoDispatchBelowADInplaceOrView no_autograd;
 };
 
+bool is_of_arguments(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const c10::Error&) {
+    return true;
+  } catch (...) {
+    return false;
+  }
+}
+
 }  // namespace
 
-void Group::start(const CallPtr& call) {
+std::function<void()> Group::start(const CallPtr& call) {
   const PlainTensors plain;
   Flight::get().start(call->record);
   call->started_ns = base::journal::now_ns();
   std::vector<WorkPtr> works;
   try {
     works = call->start(*call);
+    if (works.empty()) call->rooted = true;  // nothing to send: nobody is met
     if (call->turn) call->turn->pass();
-  } catch (const c10::Error&) {  // bad arguments
-    complete(call, std::current_exception(), false);
-    return;
   } catch (...) {
-    complete(call, std::current_exception(), true);
-    return;
+    return [self = shared_from_this(), call, error = std::current_exception()] {
+      self->complete(call, error, /*of_transport=*/!is_of_arguments(error));
+    };
   }
   struct Left {
     std::atomic<size_t> count;
@@ -277,7 +293,7 @@ void Group::start(const CallPtr& call) {
       });
     }
   }
-  step(nullptr);
+  return [step] { step(nullptr); };
 }
 
 void Group::complete(const CallPtr& call, std::exception_ptr error, bool of_transport) {
@@ -335,41 +351,16 @@ void Group::settle(const CallPtr& call, std::exception_ptr error) {
   {
     std::lock_guard lock(mutex_);
     outstanding_.erase(call->record);
-    if (!call->message && !error) progress_.completed = std::max(progress_.completed, call->seq);
+    if (!call->message && !error) {
+      progress_.completed = std::max(progress_.completed, call->seq);
+      if (!call->rooted) progress_.met = std::max(progress_.met, call->seq);
+    }
     if (outstanding_.empty() || failure_) settled_.notify_all();
   }
   const bool failed = error != nullptr;
   call->promise->finish(std::move(error));
   // Afterwards, so that nobody waits for it.
   add_span(info_, *call, failed);
-}
-
-void Group::fail_all(const std::function<std::string(const Call*)>& text) {
-  const std::vector<CallPtr> calls = outstanding();
-  {
-    const std::exception_ptr error = make_error(text(calls.empty() ? nullptr : calls[0].get()));
-    std::lock_guard lock(mutex_);
-    if (!failure_) failure_ = error;
-  }
-  for (const CallPtr& call : outstanding()) settle(call, make_error(text(call.get())));
-}
-
-void Group::shutdown() {
-  const base::WithoutGil released;
-  {
-    std::unique_lock lock(mutex_);
-    settled_.wait(lock, [this] { return outstanding_.empty() || failure_; });
-    if (!failure_) failure_ = make_error("process group '" + info_.name + "' was destroyed");
-  }
-  std::unique_lock order(order_);
-  stopping_ = true;
-  queued_.notify_all();
-}
-
-void Group::abort(const std::string& reason) {
-  fail_all([&](const Call* call) {
-    return (call != nullptr ? describe(info_, *call) + ": " : std::string()) + reason;
-  });
 }
 
 }  // namespace torch_tpu::distributed

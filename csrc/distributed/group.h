@@ -1,5 +1,7 @@
 // The life of a group's calls: they start in order once their inputs are there, on the calling
 // thread where that is possible at once, else on the group's own. No lock is held while waiting.
+// That thread owns the group until it ends, which `stop` asks for: so the group is never destroyed
+// under it, and nobody waits for it.
 #pragma once
 
 #include <condition_variable>
@@ -31,7 +33,6 @@ struct GroupInfo {
 class Group : public std::enable_shared_from_this<Group> {
  public:
   explicit Group(GroupInfo info);
-  ~Group();
 
   const GroupInfo& info() const noexcept { return info_; }
 
@@ -40,8 +41,11 @@ class Group : public std::enable_shared_from_this<Group> {
 
   // Throws what the group failed with, if it has.
   void check();
-  // Waits for all calls; then no more may come.
-  void shutdown();
+  // Waits for all calls; then no more may come. A signal ends the wait (base/interrupt.h), and the
+  // group is as it was; not so in a destructor, which must not throw.
+  void shutdown(bool in_destructor);
+  // Ends the group's thread once its queue is empty. Does not wait.
+  void stop();
   // Fails all calls, now and later.
   void abort(const std::string& reason);
   bool failed();
@@ -51,6 +55,10 @@ class Group : public std::enable_shared_from_this<Group> {
     uint64_t issued = 0;
     uint64_t completed = 0;
     std::string last;  // "all_reduce f32 [4]"
+    // The last collective that was done here and cannot be before every rank has called it.
+    uint64_t met = 0;
+    std::string met_last;  // in words, as above
+    uint64_t done = 0;     // all up to here are
   };
   Progress progress();
   // Whatever ranks have called so far must have been the same; see history.h.
@@ -64,8 +72,11 @@ class Group : public std::enable_shared_from_this<Group> {
   static std::string describe(const GroupInfo& info, const Call& call);
 
  private:
+  void start_thread();  // unless it runs; under order_
   void run_queue();
-  void start(const CallPtr& call);
+  // Under order_. What it returns is to be called without: it may end the call, and who waits for
+  // that may call or stop this group.
+  [[nodiscard]] std::function<void()> start(const CallPtr& call);
   bool await_sources(const CallPtr& call);
   bool await_turn(const CallPtr& call);
   // Compares with the other ranks; false when the call failed.
@@ -80,7 +91,7 @@ class Group : public std::enable_shared_from_this<Group> {
   std::mutex order_;  // of starting calls; taken before mutex_
   std::deque<CallPtr> queue_;
   std::condition_variable queued_;  // with order_
-  std::thread thread_;
+  bool running_ = false;            // the thread; with order_
   bool stopping_ = false;
 
   std::mutex mutex_;

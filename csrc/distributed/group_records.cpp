@@ -1,4 +1,6 @@
 // What a group tells about its calls, for error messages and the watchdog.
+#include <algorithm>
+
 #include "csrc/distributed/group.h"
 
 namespace torch_tpu::distributed {
@@ -22,7 +24,15 @@ std::string Group::describe(const GroupInfo& info, const Call& call) {
 Group::Progress Group::progress() {
   std::lock_guard lock(mutex_);
   Progress progress = progress_;
-  if (const Call* last = history_.last()) progress.last = last->op + " " + last->detail;
+  const auto words = [](const Call* call) {
+    return call == nullptr ? std::string() : call->op + " " + call->detail;
+  };
+  progress.last = words(history_.last());
+  progress.met_last = words(history_.at(progress.met));
+  progress.done = progress.issued;
+  for (const auto& [record, call] : outstanding_) {
+    if (!call->message) progress.done = std::min(progress.done, call->seq - 1);
+  }
   return progress;
 }
 

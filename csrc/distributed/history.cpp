@@ -35,8 +35,10 @@ std::optional<uint64_t> History::first_difference(const std::vector<Mark>& their
   return std::nullopt;
 }
 
-const Call* History::last() const {
-  const Entry* entry = find(last_);
+const Call* History::last() const { return at(last_); }
+
+const Call* History::at(uint64_t seq) const {
+  const Entry* entry = find(seq);
   return entry == nullptr ? nullptr : entry->call.get();
 }
 

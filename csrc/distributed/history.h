@@ -29,6 +29,7 @@ class History {
   std::optional<uint64_t> first_difference(const std::vector<Mark>& theirs) const;
   std::vector<CallPtr> calls() const;  // oldest first
   const Call* last() const;            // null before the first
+  const Call* at(uint64_t seq) const;  // null where it is not among the last ones
 
  private:
   struct Entry {

@@ -33,14 +33,15 @@ TpuBackend::~TpuBackend() {
     static_cast<void>(new auto(group_));
     return;
   }
-  shutdown();
+  end(/*in_destructor=*/true);
 }
 
-void TpuBackend::shutdown() {
-  if (made_.forked_since()) return;
-  if (std::exchange(ended_, true)) return;
+void TpuBackend::end(bool in_destructor) {
+  if (ended_ || made_.forked_since()) return;
   const bool failed = group_->failed();
-  if (!failed) group_->shutdown();
+  if (!failed) group_->shutdown(in_destructor);
+  ended_ = true;
+  group_->stop();
   Watchdog::get().forget(group_.get());
   if (xla_) xla_->leave();
   // Its destructor would wait for calls that never end.
@@ -140,6 +141,7 @@ WorkPtr TpuBackend::issue(Plan plan, Start start) {
   call->local_detail = plan.local_detail;
   call->message = plan.message;
   call->receives = plan.receives;
+  call->rooted = plan.rooted;
   call->peer = plan.peer;
   call->timeout = timeout_or_default(plan.timeout);
   call->start = std::move(start);

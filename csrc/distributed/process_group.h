@@ -32,7 +32,7 @@ class TpuBackend final : public c10d::Backend {
   uint64_t getSequenceNumberForGroup() override { return group_->progress().issued; }
   c10d::ErrorType getError() override;
   void abort() override;
-  void shutdown() override;
+  void shutdown() override { end(/*in_destructor=*/false); }
 
   WorkPtr broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) override;
   WorkPtr allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) override;
@@ -81,6 +81,7 @@ class TpuBackend final : public c10d::Backend {
     bool local_detail = false;
     bool blocking = false;
     bool message = false, receives = false;
+    bool rooted = false;  // see Call
     int peer = -1;
     std::optional<XlaTransport::Ask> xla = std::nullopt;  // as what it may run on the devices
   };
@@ -94,6 +95,7 @@ class TpuBackend final : public c10d::Backend {
   WorkPtr exchange(Plan plan, std::vector<int64_t> input_bytes, std::vector<int64_t> output_bytes,
                    std::function<void(Call&, const at::Tensor& received)> finish);
   WorkPtr keep(WorkPtr work);  // for coalescing
+  void end(bool in_destructor);
   std::chrono::milliseconds timeout_or_default(std::chrono::milliseconds given) const;
 
   const c10::intrusive_ptr<Options> options_;

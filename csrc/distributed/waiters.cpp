@@ -4,6 +4,9 @@
 #include <thread>
 
 #include "csrc/base/fork.h"
+#include <pthread.h>
+
+#include "csrc/base/signals.h"
 
 namespace torch_tpu::distributed {
 
@@ -18,11 +21,13 @@ void Waiters::run(std::function<void()> task) {
   if (idle_ >= tasks_.size()) {
     added_.notify_one();
   } else {
+    const base::WithoutSignals for_it;
     std::thread([this] { work(); }).detach();
   }
 }
 
 void Waiters::work() {
+  pthread_setname_np(pthread_self(), "tpu_waiter");
   std::unique_lock lock(mutex_);
   while (true) {
     if (tasks_.empty()) {
@@ -32,10 +37,11 @@ void Waiters::work() {
       --idle_;
       if (!more) return;
     }
-    const std::function<void()> task = std::move(tasks_.front());
+    std::function<void()> task = std::move(tasks_.front());
     tasks_.pop_front();
     lock.unlock();
     task();
+    task = nullptr;  // what it holds is freed outside the lock
     lock.lock();
   }
 }

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "csrc/base/fork.h"
+#include "csrc/base/signals.h"
 #include "csrc/distributed/agreement.h"
 #include "csrc/distributed/flight.h"
 #include "csrc/distributed/processes.h"
@@ -20,9 +21,9 @@ using namespace std::chrono_literals;
 constexpr auto kBeat = 300ms;     // between signs of life
 constexpr auto kLook = 500ms;     // between looks at calls that are under way
 constexpr auto kLong = 1000ms;    // a call that takes this long is looked at more closely
-constexpr auto kSilent = 1200ms;  // a rank that gave no sign for so long is taken for dead
 constexpr auto kLinger = 2000ms;  // how long the store's host waits for the others at the end
 constexpr const char* kVerdict = "tpu/verdict";
+constexpr const char* kSomebodyLeft = "tpu/left";
 
 std::string beat_key(int rank) { return "tpu/beat/" + std::to_string(rank); }
 std::string seen_key(int rank) { return "tpu/seen/" + std::to_string(rank); }
@@ -60,15 +61,32 @@ void Watchdog::watch(const std::shared_ptr<Group>& group) {
   watched_.push_back(std::move(watched));
   stopping_ = false;
   if (!thread_.joinable()) {
+    const base::WithoutSignals for_it;
     thread_ = std::thread([this] { run(); });
     if (before_ours == nullptr) before_ours = std::set_terminate(&on_terminate);
   }
 }
 
 void Watchdog::forget(const Group* group) {
+  const WatchedPtr item = find(group);
+  if (!item || item->over) return;
+  leave(*item);
   std::lock_guard lock(mutex_);
-  std::erase_if(watched_,
-                [&](const WatchedPtr& item) { return item->group.get() == group && !item->over; });
+  std::erase(watched_, item);
+}
+
+void Watchdog::leave(Watched& watched) {
+  {
+    const std::lock_guard lock(watched.beating);
+    watched.left = watched.group->progress().done;
+  }
+  beat(watched);
+  if (watched.store_lost) return;
+  try {
+    watched.store->set(kSomebodyLeft, "1");
+  } catch (...) {
+    watched.store_lost = true;
+  }
 }
 
 void Watchdog::report(const std::shared_ptr<Group>& group, const CallPtr& call,
@@ -100,6 +118,7 @@ std::vector<Watchdog::WatchedPtr> Watchdog::all() {
 }
 
 void Watchdog::run() {
+  pthread_setname_np(pthread_self(), "tpu_watchdog");
   while (true) {
     std::vector<Report> reports;
     {
@@ -122,14 +141,16 @@ void Watchdog::beat_all() {
 
 void Watchdog::beat(Watched& watched) {
   if (watched.store_lost) return;
+  const std::lock_guard lock(watched.beating);
   const Group::Progress progress = watched.group->progress();
   const GroupInfo& info = watched.group->info();
   try {
-    watched.store->set(beat_key(info.rank), machine() + "\n" + std::to_string(getpid()) + "\n" +
-                                                std::to_string(++watched.beats) + "\n" +
-                                                std::to_string(progress.issued) + "\n" +
-                                                progress.last + "\n" +
-                                                encode_marks(watched.group->marks()));
+    watched.store->set(beat_key(info.rank),
+                       machine() + "\n" + std::to_string(getpid()) + "\n" +
+                           std::to_string(++watched.beats) + "\n" +
+                           std::to_string(progress.issued) + "\n" + progress.last + "\n" +
+                           encode_marks(watched.group->marks()) + "\n" +
+                           (watched.left ? std::to_string(*watched.left) : ""));
   } catch (...) {
     watched.store_lost = true;
   }
@@ -147,6 +168,7 @@ std::optional<Watchdog::Beat> Watchdog::read_beat(Watched& watched, int rank) {
   if (std::getline(lines, line)) beat.issued = std::strtoull(line.c_str(), nullptr, 10);
   std::getline(lines, beat.last);
   if (std::getline(lines, line)) beat.marks = decode_marks(line);
+  if (std::getline(lines, line)) beat.left = std::strtoull(line.c_str(), nullptr, 10);
   return beat;
 }
 
@@ -168,7 +190,7 @@ void Watchdog::look(const WatchedPtr& item) {
   if (age < kLong || watched.store_lost) return;
   try {
     if (take_others_verdict(watched)) return;
-    if (somebody_is_gone(watched)) {
+    if (somebody_is_gone(watched, oldest)) {
       handle({watched.group, calls.front(), "", false});
       return;
     }
@@ -191,14 +213,17 @@ bool Watchdog::transport_died(const std::string& text) {
   return any;
 }
 
-bool Watchdog::somebody_is_gone(Watched& watched) {
-  const int size = watched.group->info().size;
-  watched.neighbours.resize(static_cast<size_t>(size), -1);
-  for (int rank = 0; rank < size; ++rank) {
+bool Watchdog::somebody_is_gone(Watched& watched, const Call& call) {
+  const GroupInfo& info = watched.group->info();
+  watched.neighbours.resize(static_cast<size_t>(info.size), -1);
+  const bool somebody_left = watched.store->check({kSomebodyLeft});
+  for (int rank = 0; rank < info.size; ++rank) {
+    if (rank == info.rank) continue;
     int64_t& pid = watched.neighbours[static_cast<size_t>(rank)];
-    if (pid < 0) {  // not asked yet; 0: elsewhere
+    if (pid < 0 || somebody_left) {  // not asked yet; 0: elsewhere, or left
       const auto beat = read_beat(watched, rank);
-      if (beat) pid = beat->host == machine() ? beat->pid : 0;
+      if (beat && beat->left_before(call)) return true;
+      if (beat) pid = beat->host == machine() && !beat->left ? beat->pid : 0;
     }
     if (pid > 0 && state_of(pid) == Process::kGone) return true;
   }
@@ -230,94 +255,6 @@ void Watchdog::handle(const Report& report) {
   const bool timed_out = age >= report.call->timeout - 50ms;
   const std::string why = diagnose(*watched, *report.call, timed_out);
   if (!watched->over) end(*watched, why, report.text, true);
-}
-
-std::string Watchdog::diagnose(Watched& watched, const Call& call, bool timed_out) {
-  const GroupInfo& info = watched.group->info();
-  const auto seconds = [](auto time) {
-    char text[32];
-    std::snprintf(text, sizeof text, "%.1f s", std::chrono::duration<double>(time).count());
-    return std::string(text);
-  };
-  const auto started = Clock::now();
-  std::vector<std::optional<Beat>> first(static_cast<size_t>(info.size));
-  std::vector<std::optional<Beat>> latest = first;
-  std::set<int> gone, stopped, silent;
-  try {
-    bool begun = false;
-    do {
-      if (begun) std::this_thread::sleep_for(100ms);
-      beat_all();
-      if (watched.store_lost) throw std::runtime_error("store");
-      if (take_others_verdict(watched)) return "";
-      silent.clear();
-      for (int rank = 0; rank < info.size; ++rank) {
-        if (rank == info.rank) continue;
-        auto& beat = latest[static_cast<size_t>(rank)];
-        beat = read_beat(watched, rank);
-        if (!beat) continue;
-        auto& before = first[static_cast<size_t>(rank)];
-        if (!before) before = beat;
-        if (beat->host == machine()) {
-          const Process process = state_of(beat->pid);
-          if (process == Process::kGone) gone.insert(rank);
-          if (process == Process::kStopped) stopped.insert(rank);
-        }
-        if (beat->count == before->count) silent.insert(rank);
-      }
-      begun = true;
-    } while (gone.empty() && stopped.empty() && !silent.empty() &&
-             Clock::now() - started < kSilent);
-  } catch (...) {
-    watched.store_lost = true;
-    const char* agent = std::getenv("TORCHELASTIC_USE_AGENT_STORE");
-    if (info.rank != 0 && (agent == nullptr || std::string(agent) != "True")) {
-      watched.blamed.insert(0);
-      return "rank " + std::to_string(info.global(0)) +
-             ", which hosts the store, cannot be reached";
-    }
-    return "the store cannot be reached";
-  }
-  const auto last_of = [&](int rank) {
-    const auto& beat = latest[static_cast<size_t>(rank)];
-    if (!beat || beat->issued == 0) return std::string(" (it has called no collective yet)");
-    return " (its last collective was " + std::to_string(beat->issued) + ", " + beat->last + ")";
-  };
-  const auto each = [&](const std::set<int>& ranks, const std::string& what) {
-    std::string text;
-    for (int rank : ranks) {
-      text += (text.empty() ? "rank " : "; rank ") + std::to_string(info.global(rank)) + " " +
-              what + last_of(rank);
-    }
-    watched.blamed = ranks;
-    return text;
-  };
-  if (!gone.empty()) return each(gone, "died: its process has ended");
-  if (!stopped.empty()) return each(stopped, "is stopped");
-  if (!silent.empty()) return each(silent, "gives no sign of life");
-  if (!call.message) {
-    try {
-      std::string problem = ask_everybody(watched);
-      if (!problem.empty() || watched.over) return problem;
-    } catch (...) {
-      watched.store_lost = true;
-    }
-  }
-  std::set<int> late;
-  for (int rank = 0; rank < info.size; ++rank) {
-    const auto& beat = latest[static_cast<size_t>(rank)];
-    if (rank != info.rank && (!beat || beat->issued < call.seq)) late.insert(rank);
-  }
-  const std::string after =
-      timed_out ? "timed out after " + seconds(Clock::now() - call.issued) + ": " : "";
-  if (call.message) {
-    if (call.peer >= 0) watched.blamed = {call.peer};
-    return after + (call.peer >= 0 ? "rank " + std::to_string(info.global(call.peer)) +
-                                         " did not do its part" + last_of(call.peer)
-                                   : std::string("no rank sent a message"));
-  }
-  if (!late.empty()) return after + each(late, "has not called it");
-  return after + "all ranks are alive and have called it";
 }
 
 void Watchdog::end(Watched& watched, const std::string& why, const std::string& said, bool tell) {
@@ -373,6 +310,7 @@ void Watchdog::stop() {
   }
   if (thread_.joinable()) thread_.join();
   for (const WatchedPtr& watched : all()) {
+    if (!watched->over) leave(*watched);
     // Nobody looks after what is still under way; waiting for it could take for ever.
     if (!watched->group->outstanding().empty()) watched->group->abort("the process ends");
   }

@@ -3,6 +3,7 @@
 // blame, tells the others, writes the flight recorder, and ends the group's calls with an error.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <mutex>
 #include <set>
@@ -17,6 +18,8 @@ class Watchdog {
   static Watchdog& get();
 
   void watch(const std::shared_ptr<Group>& group);
+  // Tells the others that this rank leaves the group, which it is not to be blamed for where it has
+  // called what they have.
   void forget(const Group* group);
   // The transport failed, or (final) it is already known what is wrong. Returns at once; the call
   // is settled by the watchdog.
@@ -39,14 +42,21 @@ class Watchdog {
     uint64_t issued = 0;
     std::string last;
     std::vector<History::Mark> marks;
+    // Of a rank that has left the group, which was its last sign: so many collectives it has done.
+    std::optional<uint64_t> left;
+
+    // It will never do its part in that call. Of a message nobody knows.
+    bool left_before(const Call& call) const { return left && !call.message && *left < call.seq; }
   };
   struct Watched {
     std::shared_ptr<Group> group;
     c10::intrusive_ptr<c10d::Store> store;  // a connection of our own
+    std::mutex beating;                     // who leaves gives its last sign of life itself
     uint64_t beats = 0;
+    std::optional<uint64_t> left;  // as in Beat
     Clock::time_point last_look;
     bool over = false;
-    bool store_lost = false;
+    std::atomic<bool> store_lost = false;
     bool alarmed = false;             // our last calls are in the store
     uint64_t compared = 0;            // so many collectives of ours have been compared
     std::set<int> blamed;             // ranks in the group
@@ -63,6 +73,7 @@ class Watchdog {
   void run();
   void beat_all();
   void beat(Watched& watched);
+  void leave(Watched& watched);
   void look(const WatchedPtr& watched);
   void handle(const Report& report);
   // Who is to blame for a call that failed: an English sentence, and the ranks.
@@ -76,8 +87,8 @@ class Watchdog {
   void compare_with_first(Watched& watched);
   // Asks all ranks for their last calls: what they do not agree on, in words, or "".
   std::string ask_everybody(Watched& watched);
-  // A process of the group on this machine has ended.
-  bool somebody_is_gone(Watched& watched);
+  // A process of the group on this machine has ended, or a rank has left without this call.
+  bool somebody_is_gone(Watched& watched, const Call& call);
   void linger();
   WatchedPtr find(const Group* group);
   std::vector<WatchedPtr> all();
