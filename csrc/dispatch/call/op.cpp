@@ -227,7 +227,9 @@ std::vector<std::pair<std::string, std::string>> op_forms() {
 
 void register_fallback();  // fallback.cpp
 
-void register_ops() {
+namespace {
+
+void register_all() {
   // Never destroyed: deregistration at exit would race with Python's own teardown.
   static auto* library = new torch::Library(torch::Library::IMPL, "aten",
                                             c10::DispatchKey::PrivateUse1, __FILE__, __LINE__);
@@ -262,6 +264,13 @@ void register_ops() {
     }
   }
   register_fallback();
+}
+
+}  // namespace
+
+void register_ops() {
+  static std::once_flag once;
+  std::call_once(once, register_all);
 }
 
 }  // namespace torch_tpu::dispatch

@@ -61,7 +61,7 @@ struct Op {
 };
 
 // Registers the boxed kernel for every table entry and, found by their schemas, its in-place and
-// out= forms; and the CPU fallback for all others. Called once, at import.
+// out= forms; and the CPU fallback for all others. At import; a second call does nothing.
 void register_ops();
 
 // Runs an op of the table on the arguments on top of the stack, leaving its results there.

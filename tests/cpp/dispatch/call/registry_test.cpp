@@ -1,21 +1,19 @@
 // The registry of ops: users define ops (remember_op) while other threads look some up. Under
 // ThreadSanitizer a table that both touch without a lock is an error.
 #include <atomic>
-#include <mutex>
 #include <set>
 #include <thread>
 
 #include <gtest/gtest.h>
 
+<<<<<<<< HEAD:tests/cpp/dispatch/call/op_registry_test.cpp
 #include "csrc/dispatch/call/op.h"
+========
+#include "csrc/dispatch/call/op.h"
+>>>>>>>> h-ints:tests/cpp/dispatch/registry_test.cpp
 
 namespace torch_tpu::dispatch {
 namespace {
-
-void register_once() {
-  static std::once_flag done;
-  std::call_once(done, register_ops);
-}
 
 // PyTorch's ops that the table does not serve, under their own schemas.
 std::vector<std::unique_ptr<Op>> other_ops(size_t count) {
@@ -34,7 +32,7 @@ std::vector<std::unique_ptr<Op>> other_ops(size_t count) {
 }
 
 TEST(Registry, OpsAreFoundWhileOthersAreAdded) {
-  register_once();
+  register_ops();
   // Never freed: the registry keeps them.
   static const auto* const others = new std::vector<std::unique_ptr<Op>>(other_ops(200));
   ASSERT_EQ(others->size(), 200U);
@@ -59,7 +57,7 @@ TEST(Registry, OpsAreFoundWhileOthersAreAdded) {
 }
 
 TEST(Registry, AnOpDefinedAnewTakesThePlaceOfTheOld) {
-  register_once();
+  register_ops();
   static const ops::Entry entry = {.name = "other"};
   const auto handle = c10::Dispatcher::singleton().findSchemaOrThrow("aten::size", "int");
   static const auto* const first = new Op(handle, &entry);
@@ -71,7 +69,7 @@ TEST(Registry, AnOpDefinedAnewTakesThePlaceOfTheOld) {
 }
 
 TEST(Registry, TheTableIsNotReplaced) {
-  register_once();
+  register_ops();
   EXPECT_THROW(remember_op(find_op("aten::add.Tensor")), c10::Error);
 }
 
