@@ -4,6 +4,8 @@
 #include <memory>
 #include <optional>
 
+#include "csrc/base/happens.h"
+
 namespace torch_tpu::pjrt {
 namespace {
 
@@ -13,6 +15,7 @@ struct Pending {
 };
 
 void call_back(PJRT_Error* error, void* user_arg) {
+  base::happens_after(user_arg);
   const std::unique_ptr<Pending> pending(static_cast<Pending*>(user_arg));
   try {
     if (error == nullptr) {
@@ -69,6 +72,7 @@ void Event::on_ready(Callback callback) const {
   args.event = event_;
   args.callback = call_back;
   args.user_arg = pending.get();
+  base::happens_before(pending.get());
   TORCH_TPU_PJRT_CALL(api_, PJRT_Event_OnReady, args);
   static_cast<void>(pending.release());  // call_back owns it, and may have freed it already
 }
