@@ -83,6 +83,7 @@ def python_environment(sanitizer: str, build: Path, reports: Path) -> dict[str, 
         "LD_PRELOAD": f"{library(RUNTIMES[sanitizer])}:{library('libstdc++.so')}",
         "PYTHONPATH": ":".join(path for path in paths if path),
         "SANITIZED_MODULE": str(module),
+        "TEST_PATIENCE": "5",
         # torch's kernels on the CPU meet at OpenMP's barriers, which are not pthread's.
         "OMP_NUM_THREADS": "1",
         "TORCH_TPU_CACHE_DIR": str(build / "test-cache"),
