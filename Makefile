@@ -7,6 +7,7 @@ PYTEST_ARGS ?=
 STRESS_ARGS ?= --minutes 10
 CONFORMANCE_ARGS ?=
 TPU_COMPILE_ARGS ?=
+SANITIZE_ARGS ?=
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
@@ -21,7 +22,11 @@ LIBTPU := $(VENV)/.libtpu-$(call content,requirements/tpu.txt)
 JAX := $(VENV)/.jax-$(call content,requirements/jax.txt)
 CPP_FILES = $(shell find csrc tests/cpp examples -name '*.cpp' -o -name '*.h' 2>/dev/null)
 
+<<<<<<< HEAD
 .PHONY: help setup build demo test py-test cpp-test stress sanitize conformance tpu-compile-test kernels-test lint format wheel bench docs clean
+=======
+.PHONY: help setup build demo test py-test cpp-test sanitize sanitize-address sanitize-thread conformance tpu-compile-test kernels-test lint format wheel bench docs clean
+>>>>>>> h-sani
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -67,13 +72,24 @@ cpp-test: build ## C++ tests
 	@if [ -f build/CTestTestfile.cmake ]; then ctest --test-dir build --output-on-failure --no-tests=ignore -j $(JOBS); \
 	else echo "C++ tests skipped: no GoogleTest (install libgtest-dev, then make clean)"; fi
 
+<<<<<<< HEAD
 stress: build ## threads, modes, devices and errors mixed at random, 10 minutes; STRESS_ARGS=--help says more
 	cd tests/python && $(PY) -m stress $(STRESS_ARGS)
 
 sanitize: setup ## C++ tests of the core under AddressSanitizer and UBSan (build-asan)
+=======
+sanitize: sanitize-address sanitize-thread ## C++ tests and tests/sanitize/tests.txt under AddressSanitizer, UBSan, ThreadSanitizer
+
+sanitize-address: build ## the part of AddressSanitizer and UBSan (build-asan); SANITIZE_ARGS="--only fused"
+>>>>>>> h-sani
 	@test -f build-asan/build.ninja || cmake -S . -B build-asan $(CMAKE_ARGS) -DTORCH_TPU_SANITIZE=address,undefined
 	@cmake --build build-asan -j $(JOBS)
-	@ctest --test-dir build-asan --output-on-failure --no-tests=ignore
+	$(PY) tests/sanitize/run.py address build-asan $(SANITIZE_ARGS)
+
+sanitize-thread: build ## the part of ThreadSanitizer (build-tsan)
+	@test -f build-tsan/build.ninja || cmake -S . -B build-tsan $(CMAKE_ARGS) -DTORCH_TPU_SANITIZE=thread
+	@cmake --build build-tsan -j $(JOBS)
+	$(PY) tests/sanitize/run.py thread build-tsan $(SANITIZE_ARGS)
 
 $(LIBTPU): $(PACKAGES)
 	$(PY) -m pip install --disable-pip-version-check --quiet --no-deps -r requirements/tpu.txt
@@ -116,4 +132,4 @@ docs: setup ## the documentation as a static site in build/docs, no network need
 
 clean: ## remove builds; .venv stays
 	@test ! -x $(PY) || $(PY) -m pip uninstall --yes --quiet torchtpu
-	rm -rf build build-asan dist torch_tpu/_C*.so $(VENV)/.editable-*
+	rm -rf build build-asan build-tsan dist torch_tpu/_C*.so $(VENV)/.editable-*

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "csrc/base/env.h"
+#include "csrc/base/happens.h"
 #include "csrc/base/signals.h"
 #include "csrc/base/variables.h"
 #include "csrc/pjrt/call.h"
@@ -225,8 +226,12 @@ Buffer Client::view_of_device_memory(void* data, PJRT_Buffer_Type type,
   args.layout = &layout;
   args.device = device;
   // Always given: XLA:CPU calls it even when it is null.
-  args.on_delete_callback = [](void*, void* arg) { delete static_cast<Once*>(arg); };
+  args.on_delete_callback = [](void*, void* arg) {
+    base::happens_after(arg);
+    delete static_cast<Once*>(arg);
+  };
   args.on_delete_callback_arg = done.get();
+  base::happens_before(done.get());
   TORCH_TPU_PJRT_CALL(api_, PJRT_Client_CreateViewOfDeviceBuffer, args);
   static_cast<void>(done.release());  // the callback owns it now
   return Buffer(api_, args.buffer);

@@ -4,7 +4,11 @@
 #include <memory>
 #include <optional>
 
+<<<<<<< HEAD
 #include "csrc/pjrt/call.h"
+=======
+#include "csrc/base/happens.h"
+>>>>>>> h-sani
 
 namespace torch_tpu::pjrt {
 namespace {
@@ -15,6 +19,7 @@ struct Pending {
 };
 
 void call_back(PJRT_Error* error, void* user_arg) {
+  base::happens_after(user_arg);
   const std::unique_ptr<Pending> pending(static_cast<Pending*>(user_arg));
   try {
     if (error == nullptr) {
@@ -71,6 +76,7 @@ void Event::on_ready(Callback callback) const {
   args.event = event_;
   args.callback = call_back;
   args.user_arg = pending.get();
+  base::happens_before(pending.get());
   TORCH_TPU_PJRT_CALL(api_, PJRT_Event_OnReady, args);
   static_cast<void>(pending.release());  // call_back owns it, and may have freed it already
 }

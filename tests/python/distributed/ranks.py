@@ -3,6 +3,7 @@ process takes seconds, so a pool serves many tests."""
 
 from __future__ import annotations
 
+import os
 import socket
 import time
 import traceback
@@ -13,7 +14,8 @@ from typing import Any
 
 import torch.multiprocessing as mp
 
-TIMEOUT = 60.0
+PATIENCE = float(os.environ.get("TEST_PATIENCE", "1"))  # more where all is slower: sanitizers
+TIMEOUT = 60.0 * PATIENCE
 
 
 def free_port() -> int:
@@ -24,7 +26,9 @@ def free_port() -> int:
         return port
 
 
-def join(rank: int, size: int, port: int, backend: str | None = None, timeout: float = 30) -> None:
+def join(
+    rank: int, size: int, port: int, backend: str | None = None, timeout: float = 30 * PATIENCE
+) -> None:
     """Forms a group. Starting may take longer than the group's timeout allows a collective."""
     import torch.distributed as dist
 
