@@ -22,11 +22,7 @@ LIBTPU := $(VENV)/.libtpu-$(call content,requirements/tpu.txt)
 JAX := $(VENV)/.jax-$(call content,requirements/jax.txt)
 CPP_FILES = $(shell find csrc tests/cpp examples -name '*.cpp' -o -name '*.h' 2>/dev/null)
 
-<<<<<<< HEAD
-.PHONY: help setup build demo test py-test cpp-test stress sanitize conformance tpu-compile-test kernels-test lint format wheel bench docs clean
-=======
-.PHONY: help setup build demo test py-test cpp-test sanitize sanitize-address sanitize-thread conformance tpu-compile-test kernels-test lint format wheel bench docs clean
->>>>>>> h-sani
+.PHONY: help setup build demo test py-test cpp-test stress sanitize sanitize-address sanitize-thread conformance tpu-compile-test kernels-test lint format wheel bench docs clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -72,16 +68,12 @@ cpp-test: build ## C++ tests
 	@if [ -f build/CTestTestfile.cmake ]; then ctest --test-dir build --output-on-failure --no-tests=ignore -j $(JOBS); \
 	else echo "C++ tests skipped: no GoogleTest (install libgtest-dev, then make clean)"; fi
 
-<<<<<<< HEAD
 stress: build ## threads, modes, devices and errors mixed at random, 10 minutes; STRESS_ARGS=--help says more
 	cd tests/python && $(PY) -m stress $(STRESS_ARGS)
 
-sanitize: setup ## C++ tests of the core under AddressSanitizer and UBSan (build-asan)
-=======
 sanitize: sanitize-address sanitize-thread ## C++ tests and tests/sanitize/tests.txt under AddressSanitizer, UBSan, ThreadSanitizer
 
 sanitize-address: build ## the part of AddressSanitizer and UBSan (build-asan); SANITIZE_ARGS="--only fused"
->>>>>>> h-sani
 	@test -f build-asan/build.ninja || cmake -S . -B build-asan $(CMAKE_ARGS) -DTORCH_TPU_SANITIZE=address,undefined
 	@cmake --build build-asan -j $(JOBS)
 	$(PY) tests/sanitize/run.py address build-asan $(SANITIZE_ARGS)

@@ -4,11 +4,8 @@
 #include <memory>
 #include <optional>
 
-<<<<<<< HEAD
-#include "csrc/pjrt/call.h"
-=======
 #include "csrc/base/happens.h"
->>>>>>> h-sani
+#include "csrc/pjrt/call.h"
 
 namespace torch_tpu::pjrt {
 namespace {
