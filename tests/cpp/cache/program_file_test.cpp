@@ -12,7 +12,7 @@
 namespace torch_tpu::cache {
 namespace {
 
-// Without an executable, as no plugin runs here: a resize is such a program.
+// Without an executable, as no plugin runs here.
 trace::ProgramPtr sample() {
   auto program = c10::make_intrusive<trace::Program>();
   program->name = "aten::nonzero.out";
@@ -35,9 +35,13 @@ trace::ProgramPtr sample() {
   program->num_counts = 1;
   program->new_bytes = 1000;
   program->pack_sizes[1] = 3;
-  program->resizes = {{1, {2, 3}, {3, 1}}};
-  program->compile_seconds = 0.25;
+  program->stored.compile_seconds = 0.25;
+  program->text = "module {}";
   return program;
+}
+
+trace::ProgramPtr decode_program(std::string_view bytes) {
+  return std::get<trace::ProgramPtr>(decode_answer(bytes));
 }
 
 TEST(ProgramFile, EverythingComesBack) {
@@ -74,23 +78,41 @@ TEST(ProgramFile, EverythingComesBack) {
   EXPECT_EQ(program->num_counts, 1);
   EXPECT_EQ(program->new_bytes, 1000);
   EXPECT_EQ(program->pack_sizes[1], 3);
-  ASSERT_EQ(program->resizes.size(), 1u);
-  EXPECT_EQ(program->resizes[0].tensor, 1);
-  EXPECT_EQ(program->resizes[0].sizes, (trace::Shape{2, 3}));
-  EXPECT_EQ(program->compile_seconds, 0.25);
-  EXPECT_FALSE(program->runnable());
+  EXPECT_EQ(program->stored.compile_seconds, 0.25);
+  EXPECT_EQ(program->text, "module {}");
 }
 
-TEST(ProgramFile, RefusalsAreProgramsToo) {
-  auto program = c10::make_intrusive<trace::Program>();
-  program->name = "aten::x";
-  program->refusal = "not for these arguments";
-  EXPECT_EQ(decode_program(*encode_program(*program))->refusal, "not for these arguments");
+TEST(ProgramFile, ResizesComeBack) {
+  trace::Resizes resizes;
+  resizes.all = {{1, {2, 3}, {3, 1}}};
+  const trace::Answer answer = std::make_shared<const trace::Resizes>(resizes);
+  const trace::Answer back = decode_answer(*encode_answer(answer));
+  const auto& all = std::get<std::shared_ptr<const trace::Resizes>>(back)->all;
+  ASSERT_EQ(all.size(), 1u);
+  EXPECT_EQ(all[0].tensor, 1);
+  EXPECT_EQ(all[0].sizes, (trace::Shape{2, 3}));
+  EXPECT_EQ(all[0].strides, (trace::Shape{3, 1}));
+}
+
+TEST(ProgramFile, CodeAloneIsNoCall) {
+  const std::string code = encode_code(0.5, "bytes");
+  EXPECT_EQ(decode_code(code).code, "bytes");
+  EXPECT_EQ(decode_code(code).compile_seconds, 0.5);
+  EXPECT_THROW(decode_answer(code), BadBytes);
+  EXPECT_THROW(decode_code(*encode_program(*sample())), BadBytes);
+}
+
+TEST(ProgramFile, RefusalsComeBack) {
+  const trace::Answer answer =
+      std::make_shared<const trace::Refusal>(trace::Refusal{"aten::x", "not for these arguments"});
+  const trace::Answer back = decode_answer(*encode_answer(answer));
+  const auto& refusal = *std::get<std::shared_ptr<const trace::Refusal>>(back);
+  EXPECT_EQ(refusal.op, "aten::x");
+  EXPECT_EQ(refusal.why, "not for these arguments");
 }
 
 TEST(ProgramFile, OtherNumbersAreNotStored) {
   auto program = c10::make_intrusive<trace::Program>();
-  program->refusal = "x";
   program->numbers = {c10::IValue("text")};
   EXPECT_FALSE(encode_program(*program));
 }
@@ -109,11 +131,13 @@ TEST(ProgramFile, CodeMustGiveWhatTheDescriptionSays) {
   const pjrt::Runtime& runtime = pjrt::Runtime::get();
   auto program = c10::make_intrusive<trace::Program>();
   program->name = "aten::x";
-  program->executable = runtime.client().compile_with(
+  pjrt::LoadedExecutable made = runtime.client().compile_with(
       "module { func.func @main(%a: tensor<3x4xf32>) -> (tensor<3x4xf32>, tensor<2xi64>, "
       "tensor<i64>) { %0 = stablehlo.constant dense<5> : tensor<2xi64> %1 = stablehlo.constant "
       "dense<6> : tensor<i64> return %a, %0, %1 : tensor<3x4xf32>, tensor<2xi64>, tensor<i64> } }",
       runtime.compile_options());
+  ASSERT_TRUE(program->code.claim());
+  program->code.publish(std::move(made), trace::Code::Origin::kCompiled, 0.1);
   program->num_inputs = 1;
   program->num_counts = 2;
   program->checks = {{"wrong", ops::ValueCheck::Kind::kValue}};
@@ -127,7 +151,7 @@ TEST(ProgramFile, CodeMustGiveWhatTheDescriptionSays) {
     const trace::ProgramPtr other = decode_program(*encode_program(*program));
     change(*other);
     try {
-      load_code(*other);
+      load_executable(other->stored.code, result_types(*other));
       return true;
     } catch (const BadBytes&) {
       return false;
@@ -148,15 +172,15 @@ TEST(ProgramFile, CodeMustGiveWhatTheDescriptionSays) {
 TEST(ProgramFile, NoBytesCrashTheReader) {
   const std::string good = *encode_program(*sample());
   for (size_t size = 0; size < good.size(); ++size) {
-    EXPECT_THROW(decode_program(good.substr(0, size)), BadBytes) << size;
+    EXPECT_THROW(decode_answer(good.substr(0, size)), BadBytes) << size;
   }
-  EXPECT_THROW(decode_program(good + "x"), BadBytes);
+  EXPECT_THROW(decode_answer(good + "x"), BadBytes);
   for (size_t i = 0; i < good.size(); ++i) {
     for (const int bit : {0, 3, 7}) {
       std::string bad = good;
       bad[i] = static_cast<char>(bad[i] ^ (1 << bit));
       try {
-        decode_program(bad);
+        decode_answer(bad);
       } catch (const BadBytes&) {
       }
     }

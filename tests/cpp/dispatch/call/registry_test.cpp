@@ -6,11 +6,7 @@
 
 #include <gtest/gtest.h>
 
-<<<<<<<< HEAD:tests/cpp/dispatch/call/op_registry_test.cpp
 #include "csrc/dispatch/call/op.h"
-========
-#include "csrc/dispatch/call/op.h"
->>>>>>>> h-ints:tests/cpp/dispatch/registry_test.cpp
 
 namespace torch_tpu::dispatch {
 namespace {
