@@ -101,7 +101,7 @@ TEST_F(FrameTest, AScalarOfTheCpuIsARuntimeNumber) {
   const Frame frame(find_op("aten::add.Tensor"), args.data());
   ASSERT_EQ(frame.scalars.size(), 1u);
   EXPECT_EQ(frame.scalars[0].real, 2.5);
-  EXPECT_EQ(frame.carrier(frame.scalars[0].type), trace::Carrier::kF32);
+  EXPECT_EQ(frame.carrier(frame.scalars[0]), trace::Carrier::kF32);
 }
 
 TEST_F(FrameTest, DevicesDoNotMix) {
