@@ -11,12 +11,12 @@ namespace {
 using trace::Program;
 using trace::Shape;
 
-constexpr uint32_t kVersion = 3;
+constexpr uint32_t kVersion = 4;
 
 #if defined(__x86_64__) && defined(__GLIBCXX__)
 // A new field must be stored too (and this number changed).
 static_assert(sizeof(Program) == 904, "store the new field of Program below");
-static_assert(sizeof(Program::Output) == 376, "store the new field of Output below");
+static_assert(sizeof(Program::Output) == 384, "store the new field of Output below");
 #endif
 
 // What follows, after the version.
@@ -54,6 +54,7 @@ void write(ByteWriter& out, const Program::Output& output) {
   out.add<int64_t>(output.bytes);
   out.add<int32_t>(output.write);
   out.add<int32_t>(output.input);
+  out.add<uint8_t>(output.overwrites);
   out.add<uint8_t>(output.extent.has_value());
   if (output.extent) {
     out.add<int32_t>(output.extent->count);
@@ -73,6 +74,7 @@ Program::Output read_output(ByteReader& in) {
   output.bytes = in.get<int64_t>();
   output.write = in.get<int32_t>();
   output.input = in.get<int32_t>();
+  output.overwrites = in.flag();
   if (in.flag()) {
     trace::Extent extent;
     extent.count = in.get<int32_t>();

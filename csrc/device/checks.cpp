@@ -51,12 +51,7 @@ void raise_linalg_error(int64_t value, const std::string& api_name, bool is_matr
   TORCH_CHECK(false, text);
 }
 
-[[noreturn]] void raise(Flags& flags, size_t index) {
-  flags.report(index);
-  throw_violation(flags, index);
-}
-
-// What a thread issued and has not been told of.
+// What a thread issued and has not been told of, in that order.
 struct Issued {
   std::vector<std::pair<FlagsPtr, uint32_t>> flags;
   std::vector<std::exception_ptr> errors;
@@ -72,6 +67,28 @@ struct Registry {
 Registry& registry() {
   static auto* all = new Registry();
   return *all;
+}
+
+// Once the first is told, so are those behind it: had it been raised at once, the calls that found
+// them would not have been made.
+void report_from(const std::vector<std::pair<FlagsPtr, uint32_t>>& issued, const Flags& flags,
+                 size_t index) {
+  bool behind = false;
+  for (const auto& [other, at] : issued) {
+    behind = behind || (other.get() == &flags && at == index);
+    if (behind) other->report(at);
+  }
+}
+
+[[noreturn]] void raise(Flags& flags, size_t index) {
+  flags.report(index);
+  {
+    Registry& all = registry();
+    const std::lock_guard lock(all.mutex);
+    const auto at = all.threads.find(flags.source(index).thread);
+    if (at != all.threads.end()) report_from(at->second.flags, flags, index);
+  }
+  throw_violation(flags, index);
 }
 
 // Forgets what a thread issued when that ends: nobody is left to tell.
@@ -160,7 +177,9 @@ void raise_unreported() {
   }
   if (!issued.errors.empty()) std::rethrow_exception(issued.errors[0]);
   for (const auto& [flags, index] : issued.flags) {
-    if (flags->violated(index) && !flags->reported(index)) raise(*flags, index);
+    if (!flags->violated(index) || flags->reported(index)) continue;
+    report_from(issued.flags, *flags, index);
+    raise(*flags, index);
   }
 }
 

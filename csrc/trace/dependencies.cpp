@@ -36,13 +36,19 @@ Dependencies find_dependencies(const std::vector<uint32_t>& words,
   for (const ProgramPtr& node : nodes) {
     const size_t refs = at + 1;
     const auto ref = [&](int input) { return words[refs + static_cast<size_t>(input)]; };
-    Dependencies::Result all;
+    const auto of_input = [&](int input) {
+      Dependencies::Result one;
+      if (is_internal(ref(input))) return out.results[index_of(ref(input))];
+      one.externals.add(index_of(ref(input)));
+      return one;
+    };
+    Dependencies::Result all;  // of what the call reads
     for (int i = 0; i < node->num_inputs; ++i) {
-      if (!is_internal(ref(i))) {
-        all.externals.add(index_of(ref(i)));
-        continue;
-      }
-      const Dependencies::Result& input = out.results[index_of(ref(i))];
+      const auto is_overwritten = [&](const Program::Output& output) {
+        return output.defined && output.overwrites && output.input == i;
+      };
+      if (std::any_of(node->outputs.begin(), node->outputs.end(), is_overwritten)) continue;
+      const Dependencies::Result input = of_input(i);
       all.externals.add(input.externals);
       all.spoiled_by.add(input.spoiled_by);
       all.tells_of.add(input.tells_of);
@@ -59,13 +65,18 @@ Dependencies find_dependencies(const std::vector<uint32_t>& words,
         continue;
       }
       const uint32_t old = ref(output.input);
-      const Bits spoiled =
-          is_internal(old) ? out.results[index_of(old)].spoiled_by : Bits();  // before this call
+      const Dependencies::Result before = of_input(output.input);
       held = all.spoiled_by;
-      held.remove(spoiled);
+      held.remove(before.spoiled_by);
       result.tells_of.add(all.spoiled_by);
       result.tells_of.add(own);  // an index out of range writes nothing
-      result.spoiled_by = spoiled;
+      // What is written over leaves nothing behind, unless it has to stay.
+      const bool gone = output.overwrites && held.empty();
+      result.spoiled_by = gone ? Bits() : before.spoiled_by;
+      if (!gone) {
+        result.externals.add(before.externals);
+        result.tells_of.add(before.tells_of);
+      }
       from_before.push_back(!is_internal(old) || from_before[index_of(old)]);
       out.replaces_external = out.replaces_external || from_before.back();
     }

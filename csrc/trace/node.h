@@ -45,6 +45,7 @@ struct TensorArg {
   c10::ScalarType dtype = c10::ScalarType::Undefined;
   bool wrapped_number = false;
   bool donated = false;
+  bool overwritten = false;  // its elements are not read; they are an input to be kept, perhaps
   bool conj = false;  // lazy bits: the stored elements are read conjugated, negated
   bool neg = false;
   Geometry geometry;

@@ -51,6 +51,7 @@ struct Runnable : public c10::intrusive_ptr_target {
     int64_t bytes = 0;
     int write = -1;                // index among the call's tensors, or -1 for a new tensor
     int input = -1;                // the input that a write replaces, or -1
+    bool overwrites = false;       // and whose elements the call does not read
     std::optional<Extent> extent;  // the tensor is a prefix of the value: see Extent
   };
   std::vector<Output> outputs;

@@ -1,5 +1,6 @@
-"""In Fused Eager many ops wait in one trace, those of all threads. When one finds no memory, who
-reads its result is told, not who happens to launch it."""
+"""Fused Eager and the limit on memory: the op that is past it says so where it is called. Where it
+shows only at a launch, who issued the call or reads its result is told, not who happens to launch
+it; and once there is room, the call runs after all."""
 
 from __future__ import annotations
 
@@ -12,24 +13,117 @@ from torch import Tensor
 
 import torch_tpu
 
-LIMIT = 64 << 20
+MIB = 1 << 20
+LIMIT = 64 * MIB
+
+
+def set_limit(more: int | None) -> None:
+    """So many bytes more than are in use now; None: no limit."""
+    _, total = torch.tpu.mem_get_info()
+    used = torch.tpu.memory_allocated()
+    torch.tpu.set_per_process_memory_fraction(1.0 if more is None else (used + more) / total)
 
 
 @pytest.fixture(params=["first", "second", "never"], autouse=True)
 def _little_memory(request: pytest.FixtureRequest) -> Iterator[None]:
     with torch_tpu.mode("fused"), torch_tpu.fused.compile_when(request.param):
         torch.tpu.synchronize()
-        _, total = torch.tpu.mem_get_info()
-        torch.tpu.set_per_process_memory_fraction((torch.tpu.memory_allocated() + LIMIT) / total)
+        set_limit(LIMIT)
         try:
             yield
         finally:
-            torch.tpu.set_per_process_memory_fraction(1.0)
+            set_limit(None)
 
 
 def too_large() -> Tensor:
-    """A quarter of a gigabyte, when it runs."""
+    """A quarter of a gigabyte."""
     return torch.ones(1 << 13, device="tpu").expand(1 << 13, 1 << 13) * 2
+
+
+def assert_too_large(call: Callable[[], object]) -> None:
+    with pytest.raises(torch.OutOfMemoryError, match="TPU out of memory"):
+        call()
+
+
+def issued_before_the_limit() -> Tensor:
+    """A call that finds no room when it is launched."""
+    set_limit(None)
+    large = too_large()
+    set_limit(LIMIT)
+    return large
+
+
+def test_the_op_says_so() -> None:
+    mine = torch.ones(4, device="tpu")
+    before = mine * 5
+    assert_too_large(too_large)
+    after = mine * 7
+    assert before.tolist() == [5.0] * 4
+    assert (before + after).tolist() == [12.0] * 4
+    torch.tpu.synchronize()  # nothing is left to tell
+
+
+def test_all_that_fit_can_be_read() -> None:
+    kept: list[Tensor] = []
+
+    def fill_up() -> None:
+        for n in range(60):
+            kept.append(torch.full((512, 1024), float(n), device="tpu") + 1)  # 2 MiB
+
+    assert_too_large(fill_up)
+    assert 20 <= len(kept) < 60
+    assert [int(x[0, 0].item()) for x in kept] == [n + 1 for n in range(len(kept))]
+    del kept[: len(kept) // 2]
+    more = [torch.full((512, 1024), 3.0, device="tpu") for _ in range(5)]
+    assert [x.sum().item() for x in more] == [3.0 * 512 * 1024] * 5
+
+
+def test_what_found_no_room_runs_once_there_is_some() -> None:
+    mine = torch.ones(4, device="tpu")
+    large = issued_before_the_limit()
+    derived = large[0, :4] + mine
+    other = mine * 3
+    assert other.tolist() == [3.0] * 4  # launches all of it
+    for _ in range(2):
+        assert_too_large(large.cpu)
+        assert_too_large(derived.tolist)
+    set_limit(None)
+    assert derived.tolist() == [3.0] * 4
+    assert large[5, 7].item() == 2.0
+
+
+def test_what_nobody_needs_is_dropped() -> None:
+    large = issued_before_the_limit()
+    mine = torch.ones(4, device="tpu") * 3
+    assert mine.tolist() == [3.0] * 4
+    del large
+    assert (mine + 1).tolist() == [4.0] * 4
+    assert torch.tpu.memory_allocated() < 1 << 28
+
+
+def test_a_weight_survives_an_update_without_room() -> None:
+    weight = torch.ones(1 << 12, device="tpu")
+    assert weight.sum().item() == 1 << 12
+    set_limit(None)
+    weight.add_(too_large()[0, : 1 << 12])
+    set_limit(LIMIT)
+    assert_too_large(weight.tolist)
+    set_limit(None)
+    assert weight.tolist() == [3.0] * (1 << 12)
+
+
+def test_the_limit_holds_inside_programs() -> None:
+    """What a program needs for a while counts, too."""
+
+    def step(x: Tensor) -> Tensor:
+        return ((x[:, None] - x[None, :]).sort(dim=0).values.cumsum(1)).amax()
+
+    x = torch.arange(3072, dtype=torch.float32, device="tpu")  # the square has 36 MiB
+    assert_too_large(lambda: [step(x).item() for _ in range(3)])
+    compiled = torch.compile(step, backend="tpu")
+    assert_too_large(lambda: compiled(x).item())
+    set_limit(None)
+    assert step(x).item() == compiled(x).item()
 
 
 add_one = torch.compile(lambda x: x + 1, backend="tpu")
@@ -47,33 +141,19 @@ LAUNCHES: dict[str, Callable[[Tensor], object]] = {
 }
 
 
-def test_an_unrelated_value_is_read_first() -> None:
-    mine = torch.ones(4, device="tpu")
-    before = mine * 5
-    large = too_large()
-    after = mine * 7
-    assert before.tolist() == [5.0] * 4
-    assert after.tolist() == [7.0] * 4
-    for _ in range(2):
-        with pytest.raises(torch.OutOfMemoryError, match="TPU out of memory"):
-            large.cpu()
-    assert (before + after).tolist() == [12.0] * 4
-
-
 @pytest.mark.parametrize("launch", LAUNCHES)
 def test_another_thread_launches(launch: str) -> None:
     mine = torch.ones(4, device="tpu")
     add_one(mine)
     before = mine * 5
     large: list[Tensor] = []
-    in_threads([lambda: large.append(too_large())])
+    in_threads([lambda: large.append(issued_before_the_limit())])
     assert LAUNCHES[launch](mine)
     assert before.tolist() == [5.0] * 4
 
     def read() -> None:
         for _ in range(2):
-            with pytest.raises(torch.OutOfMemoryError, match="TPU out of memory"):
-                large[0].cpu()
+            assert_too_large(large[0].cpu)
 
     in_threads([read])
     large.clear()
@@ -85,10 +165,7 @@ def test_threads_with_and_without_enough() -> None:
 
     def greedy() -> None:
         for _ in range(15):
-            large = too_large()
-            with pytest.raises(torch.OutOfMemoryError):
-                large.cpu()
-            del large
+            assert_too_large(too_large)
             assert (shared * 2).sum().item() == 8.0
 
     def modest(i: int) -> None:

@@ -235,6 +235,7 @@ void Frame::add_tensor(const at::Tensor& tensor, const ArgPlan& plan) {
   ref.form = Form::kBase;
   ref.is_input = true;
   if (plan.written) ref.whole = identity;
+  ref.overwritten = plan.written && !plan.read && identity;
   if (!identity) flags |= kViewOfBase;
   key.add(tensor_word(ref.form, dtype, sizes.size(), flags));
   key.add(sizes);

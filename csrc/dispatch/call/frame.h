@@ -38,6 +38,7 @@ struct TensorRef {
   bool whole = true;  // a write replaces the whole storage
   bool is_input = false;
   bool donated = false;
+  bool overwritten = false;  // see trace::TensorArg
   int same_cell = -1;
 };
 

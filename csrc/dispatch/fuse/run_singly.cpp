@@ -1,5 +1,6 @@
 // The ops of a piece one by one. An op that fails takes those that need its results with it, and no
 // others; one that finds no room is kept, with those that need its results, until there is some.
+#include <algorithm>
 #include <exception>
 #include <span>
 
@@ -34,6 +35,13 @@ bool spoiled_by(const trace::DeviceValue& value, const trace::Guard& guard) {
     if (own.spoils && own.flags == guard.flags && own.index == guard.index) return true;
   }
   return false;
+}
+
+// Whether the call replaces all elements of that input without reading them.
+bool is_overwritten(const trace::Program& program, size_t input) {
+  return std::any_of(program.outputs.begin(), program.outputs.end(), [&](const auto& output) {
+    return output.defined && output.overwrites && output.input == static_cast<int>(input);
+  });
 }
 
 // The first violation that keeps a call from writing to `old`, which is sound; waits.
@@ -98,7 +106,8 @@ bool Launcher::run_node(trace::Segment& segment, size_t at, trace::Program& prog
   const trace::TraceNode& node = segment.nodes[at];
   const auto inputs = std::span(segment.inputs).subspan(node.input, segment.num_inputs(at));
   const auto outputs = std::span(segment.outputs).subspan(node.output, segment.num_outputs(at));
-  for (const trace::ValuePtr& input : inputs) {
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    const trace::ValuePtr& input = inputs[i];
     if (!input->failed()) continue;  // told when it failed
     for (const trace::ValuePtr& output : outputs) {
       output->guard(input->guards());
@@ -109,17 +118,17 @@ bool Launcher::run_node(trace::Segment& segment, size_t at, trace::Program& prog
   Execution run;
   trace::GuardUnion guards;
   try {
-    for (const trace::ValuePtr& input : inputs) {
-      run.args.push_back(input->obtain_raw());
-      guards.add(input->guards());
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      run.args.push_back(inputs[i]->obtain_raw());
+      if (!is_overwritten(program, i)) guards.add(inputs[i]->guards());
     }
     if (!guards.empty()) {
       for (const trace::Program::Output& output : program.outputs) {
         if (!output.defined || output.input < 0) continue;
         const trace::ValuePtr old = inputs[static_cast<size_t>(output.input)];
         const trace::Guard* stopped = nullptr;
-        for (const trace::ValuePtr& input : inputs) {
-          if (stopped == nullptr) stopped = keeps_from_writing(*input, *old);
+        for (size_t i = 0; i < inputs.size() && stopped == nullptr; ++i) {
+          if (!is_overwritten(program, i)) stopped = keeps_from_writing(*inputs[i], *old);
         }
         if (stopped == nullptr) continue;
         // The call would not have been made: what it writes stays as it is, and tells.

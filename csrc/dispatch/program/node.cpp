@@ -130,6 +130,7 @@ class NodeBuilder {
     } else if (ref.is_input) {
       out.input = node_.num_inputs++;
       out.donated = ref.donated && !constants_;
+      out.overwritten = ref.overwritten;
       out.base =
           stablehlo::Type(ref.value->dtype(), {ref.value->dims().begin(), ref.value->dims().end()});
       out.base_strides = trace::to_shape(ref.value->strides());
@@ -217,7 +218,11 @@ std::vector<trace::Program::Output> describe_outputs(const trace::Node& node,
     output.sizes = result.sizes;
     output.strides = result.strides;
     output.write = result.write;
-    if (result.write >= 0) output.input = node.tensors[static_cast<size_t>(result.write)].input;
+    if (result.write >= 0) {
+      const trace::TensorArg& target = node.tensors[static_cast<size_t>(result.write)];
+      output.input = target.input;
+      output.overwrites = target.overwritten;
+    }
     output.extent = result.extent;
     if (result.defined) {
       const stablehlo::Type& type = types[next++];
