@@ -159,13 +159,6 @@ void raise_violations(const trace::GuardsPtr& guards) {
   }
 }
 
-void raise_spoiling(const trace::GuardsPtr& guards) {
-  if (!guards) return;
-  for (const Guard& guard : guards->all) {
-    if (guard.spoils && guard.raises()) raise(*guard.flags, guard.index);
-  }
-}
-
 void raise_unreported() {
   Issued issued;
   {

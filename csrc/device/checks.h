@@ -22,10 +22,9 @@ trace::FlagsPtr make_flags(std::vector<pjrt::Buffer> buffers, trace::Flags::Sour
 // every device.
 void raise_known(trace::Flags& flags);
 
-// Before the elements are read: waits for the flags and throws the first violation.
+// Before the elements are read, or go into memory that is sound so far: waits for the flags and
+// throws the first violation.
 void raise_violations(const trace::GuardsPtr& guards);
-// Before the elements go into memory that is sound so far.
-void raise_spoiling(const trace::GuardsPtr& guards);
 
 // The violations, and errors of launches, of calls that this thread issued and that nobody was told
 // of: throws the first.

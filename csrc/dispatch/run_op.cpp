@@ -37,7 +37,7 @@ void add_arguments(const Frame& frame, Execution& run, trace::GuardUnion& guards
     if (!ref.is_input) continue;
     run.args.push_back(ref.value->obtain_raw());
     if (!ref.value->guards()) continue;
-    if (frame.op.writes && !ref.written) device::raise_spoiling(ref.value->guards());
+    if (frame.op.writes && !ref.written) device::raise_violations(ref.value->guards());
     guards.add(ref.value->guards());
   }
 }

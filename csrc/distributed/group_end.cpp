@@ -1,6 +1,6 @@
 // How a group ends: all its calls done, failed or given up, and its thread told to stop.
-#include "csrc/base/interrupt.h"
 #include "csrc/base/gil.h"
+#include "csrc/base/interrupt.h"
 #include "csrc/distributed/group.h"
 
 namespace torch_tpu::distributed {

@@ -3,9 +3,9 @@
 #include <chrono>
 #include <thread>
 
-#include "csrc/base/fork.h"
 #include <pthread.h>
 
+#include "csrc/base/fork.h"
 #include "csrc/base/signals.h"
 
 namespace torch_tpu::distributed {

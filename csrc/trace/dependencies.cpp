@@ -43,15 +43,18 @@ Dependencies find_dependencies(const std::vector<uint32_t>& words,
       return one;
     };
     Dependencies::Result all;  // of what the call reads
+    Bits kept_from;            // by its operands, as opposed to what it writes
     for (int i = 0; i < node->num_inputs; ++i) {
-      const auto is_overwritten = [&](const Program::Output& output) {
-        return output.defined && output.overwrites && output.input == i;
-      };
-      if (std::any_of(node->outputs.begin(), node->outputs.end(), is_overwritten)) continue;
+      const Program::Output* written = node->replacing(i);
+      if (written != nullptr && written->overwrites) continue;
       const Dependencies::Result input = of_input(i);
       all.externals.add(input.externals);
       all.spoiled_by.add(input.spoiled_by);
       all.tells_of.add(input.tells_of);
+      if (written != nullptr) continue;
+      // A value that stayed as it was is not what the call was to be given, either.
+      kept_from.add(input.spoiled_by);
+      kept_from.add(input.tells_of);
     }
     Bits own;
     for (size_t i = 0; i < node->checks.size(); ++i) own.add(check++);
@@ -66,7 +69,7 @@ Dependencies find_dependencies(const std::vector<uint32_t>& words,
       }
       const uint32_t old = ref(output.input);
       const Dependencies::Result before = of_input(output.input);
-      held = all.spoiled_by;
+      held = kept_from;
       held.remove(before.spoiled_by);
       result.tells_of.add(all.spoiled_by);
       result.tells_of.add(own);  // an index out of range writes nothing

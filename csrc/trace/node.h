@@ -46,7 +46,7 @@ struct TensorArg {
   bool wrapped_number = false;
   bool donated = false;
   bool overwritten = false;  // its elements are not read; they are an input to be kept, perhaps
-  bool conj = false;  // lazy bits: the stored elements are read conjugated, negated
+  bool conj = false;         // lazy bits: the stored elements are read conjugated, negated
   bool neg = false;
   Geometry geometry;
   int input = -1;

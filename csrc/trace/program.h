@@ -55,6 +55,13 @@ struct Runnable : public c10::intrusive_ptr_target {
     std::optional<Extent> extent;  // the tensor is a prefix of the value: see Extent
   };
   std::vector<Output> outputs;
+  // The output that replaces that input; null: none does.
+  const Output* replacing(int argument) const noexcept {
+    for (const Output& output : outputs) {
+      if (output.defined && output.input == argument) return &output;
+    }
+    return nullptr;
+  }
   int num_counts = 0;  // one more output, s64[num_counts], between the results and the checks
   std::vector<ops::ValueCheck> checks;
   // Inputs after the arguments and the scalar packs: values the program keeps, and in place of an

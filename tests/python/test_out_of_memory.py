@@ -17,22 +17,24 @@ MIB = 1 << 20
 LIMIT = 64 * MIB
 
 
-def set_limit(more: int | None) -> None:
-    """So many bytes more than are in use now; None: no limit."""
-    _, total = torch.tpu.mem_get_info()
-    used = torch.tpu.memory_allocated()
-    torch.tpu.set_per_process_memory_fraction(1.0 if more is None else (used + more) / total)
+_limit = 0  # by the fixture: asking what is in use, or what there is, would launch what is pending
+
+
+def set_limit(on: bool) -> None:
+    torch_tpu._C._set_memory_limit(_limit if on else 0)
 
 
 @pytest.fixture(params=["first", "second", "never"], autouse=True)
 def _little_memory(request: pytest.FixtureRequest) -> Iterator[None]:
     with torch_tpu.mode("fused"), torch_tpu.fused.compile_when(request.param):
+        global _limit
         torch.tpu.synchronize()
-        set_limit(LIMIT)
+        _limit = torch.tpu.memory_allocated() + LIMIT
+        set_limit(True)
         try:
             yield
         finally:
-            set_limit(None)
+            set_limit(False)
 
 
 def too_large() -> Tensor:
@@ -47,9 +49,9 @@ def assert_too_large(call: Callable[[], object]) -> None:
 
 def issued_before_the_limit() -> Tensor:
     """A call that finds no room when it is launched."""
-    set_limit(None)
+    set_limit(False)
     large = too_large()
-    set_limit(LIMIT)
+    set_limit(True)
     return large
 
 
@@ -87,7 +89,7 @@ def test_what_found_no_room_runs_once_there_is_some() -> None:
     for _ in range(2):
         assert_too_large(large.cpu)
         assert_too_large(derived.tolist)
-    set_limit(None)
+    set_limit(False)
     assert derived.tolist() == [3.0] * 4
     assert large[5, 7].item() == 2.0
 
@@ -104,11 +106,11 @@ def test_what_nobody_needs_is_dropped() -> None:
 def test_a_weight_survives_an_update_without_room() -> None:
     weight = torch.ones(1 << 12, device="tpu")
     assert weight.sum().item() == 1 << 12
-    set_limit(None)
+    set_limit(False)
     weight.add_(too_large()[0, : 1 << 12])
-    set_limit(LIMIT)
+    set_limit(True)
     assert_too_large(weight.tolist)
-    set_limit(None)
+    set_limit(False)
     assert weight.tolist() == [3.0] * (1 << 12)
 
 
@@ -122,7 +124,7 @@ def test_the_limit_holds_inside_programs() -> None:
     assert_too_large(lambda: [step(x).item() for _ in range(3)])
     compiled = torch.compile(step, backend="tpu")
     assert_too_large(lambda: compiled(x).item())
-    set_limit(None)
+    set_limit(False)
     assert step(x).item() == compiled(x).item()
 
 

@@ -40,7 +40,7 @@ bool takes(const FusedProgram& program, const trace::Signature& signature) {
     if (external->pending()) return false;
     if (!external->guards() || !program.dependencies.replaces_external) continue;
     for (const trace::Guard& guard : external->guards()->all) {
-      if (guard.spoils && guard.flags->violated(guard.index)) return false;
+      if (guard.raises()) return false;
     }
   }
   return true;

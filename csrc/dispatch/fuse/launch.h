@@ -26,6 +26,7 @@ class Launcher {
   struct Failure {
     uint32_t thread = 0;
     std::exception_ptr error;
+    bool no_room = false;  // the call runs again when there is some
   };
   std::vector<Failure> take_failures();
 
@@ -42,7 +43,9 @@ class Launcher {
   void plan_donations(const trace::Segment& segment);
 
   void drop_unneeded(trace::Segment& segment);
-  void fail(uint32_t thread, std::exception_ptr error) { failures_.push_back({thread, error}); }
+  void fail(uint32_t thread, std::exception_ptr error, bool no_room = false) {
+    failures_.push_back({thread, std::move(error), no_room});
+  }
 
   trace::Signature signature_;
   std::vector<uint32_t> last_use_;           // per external, then per output: the node

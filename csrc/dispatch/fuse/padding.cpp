@@ -57,7 +57,7 @@ void compact(trace::DeviceValue& value) {
 
 const trace::ValuePtr& padded_to(trace::DeviceValue& value, trace::ShapeRef sizes) {
   if (!value.only_padded()) value.obtain();  // launched, or what it failed with
-  const base::WithoutGil released;  // as above
+  const base::WithoutGil released;           // as above
   const std::lock_guard lock(mutex());
   if (value.padded() && value.padded()->dims() == sizes) return value.padded();
   const at::Tensor host = elements(value);

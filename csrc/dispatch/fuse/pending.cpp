@@ -131,21 +131,21 @@ void forget_awaited(Pending& pending, size_t count) {
 }
 
 struct Launched {
-  std::exception_ptr error;    // of a call that this thread issued
+  std::exception_ptr error;  // of a call that this thread issued
+  bool error_is_no_room = false;
   std::exception_ptr no_room;  // why some calls are left to be run again
 };
 
 // Tells each thread of its own calls.
-std::exception_ptr share_out(const std::vector<Launcher::Failure>& failures) {
-  std::exception_ptr mine;
+void share_out(const std::vector<Launcher::Failure>& failures, Launched& launched) {
   for (const Launcher::Failure& failure : failures) {
     if (failure.thread != trace::this_thread()) {
       device::note_error(failure.thread, failure.error);
-    } else if (!mine) {
-      mine = failure.error;
+    } else if (!launched.error) {
+      launched.error = failure.error;
+      launched.error_is_no_room = failure.no_room;
     }
   }
-  return mine;
 }
 
 // The first `count` pending nodes, or all.
@@ -174,7 +174,7 @@ Launched launch_first(Pending& pending, int device, size_t count, Cut why) {
   pending.spare = std::move(segment);
   const std::vector<Launcher::Failure> failures = pending.launcher.take_failures();
   Launched out;
-  if (!failures.empty()) out.error = share_out(failures);
+  if (!failures.empty()) share_out(failures, out);
   out.no_room = pending.launcher.no_room();
   return out;
 }
@@ -312,13 +312,16 @@ void set_planner_limits(const trace::PlannerLimits& limits) {
 
 namespace {
 
-// For somebody who needs one value: what others failed with is for those who issued it.
+// For somebody who needs one value: what others failed with is for those who issued it, and a call
+// of this thread that found no room may still run.
 std::exception_ptr launch_for_read(int device) {
   Pending* const pending = known_pending(device);
   if (pending == nullptr) return nullptr;
   const Launched launched = launch_first(*pending, device, SIZE_MAX, Cut::kHostRead);
-  if (launched.error && launched.error != launched.no_room) {
+  if (launched.error && launched.error_is_no_room) {
     device::note_error(trace::this_thread(), launched.error);
+  } else if (launched.error) {
+    std::rethrow_exception(launched.error);
   }
   return launched.no_room;
 }

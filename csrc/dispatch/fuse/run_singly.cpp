@@ -1,6 +1,5 @@
 // The ops of a piece one by one. An op that fails takes those that need its results with it, and no
 // others; one that finds no room is kept, with those that need its results, until there is some.
-#include <algorithm>
 #include <exception>
 #include <span>
 
@@ -39,17 +38,17 @@ bool spoiled_by(const trace::DeviceValue& value, const trace::Guard& guard) {
 
 // Whether the call replaces all elements of that input without reading them.
 bool is_overwritten(const trace::Program& program, size_t input) {
-  return std::any_of(program.outputs.begin(), program.outputs.end(), [&](const auto& output) {
-    return output.defined && output.overwrites && output.input == static_cast<int>(input);
-  });
+  const trace::Program::Output* written = program.replacing(static_cast<int>(input));
+  return written != nullptr && written->overwrites;
 }
 
-// The first violation that keeps a call from writing to `old`, which is sound; waits.
+// The first violation that keeps a call from writing to `old`, which is sound; waits. A value that
+// stayed as it was is not what the call was to be given, until somebody was told and goes on.
 const trace::Guard* keeps_from_writing(const trace::DeviceValue& operand,
                                        const trace::DeviceValue& old) {
   if (!operand.guards()) return nullptr;
   for (const trace::Guard& guard : operand.guards()->all) {
-    if (guard.spoils && guard.flags->violated(guard.index) && !spoiled_by(old, guard)) {
+    if (guard.raises() && !spoiled_by(old, guard)) {
       return &guard;
     }
   }
@@ -128,11 +127,14 @@ bool Launcher::run_node(trace::Segment& segment, size_t at, trace::Program& prog
         const trace::ValuePtr old = inputs[static_cast<size_t>(output.input)];
         const trace::Guard* stopped = nullptr;
         for (size_t i = 0; i < inputs.size() && stopped == nullptr; ++i) {
-          if (!is_overwritten(program, i)) stopped = keeps_from_writing(*inputs[i], *old);
+          if (program.replacing(static_cast<int>(i)) != nullptr) continue;
+          stopped = keeps_from_writing(*inputs[i], *old);
         }
         if (stopped == nullptr) continue;
         // The call would not have been made: what it writes stays as it is, and tells.
         const std::exception_ptr error = device::violation(*stopped->flags, stopped->index);
+        // Who was told of it and uses it all the same is told again.
+        if (stopped->flags->reported(stopped->index)) fail(node.thread, error);
         size_t k = 0;
         const trace::GuardsPtr told = guards.take();
         for (const trace::Program::Output& each : program.outputs) {
@@ -166,7 +168,7 @@ bool Launcher::run_node(trace::Segment& segment, size_t at, trace::Program& prog
     execute(program, run, device, node.line);
   } catch (const c10::OutOfMemoryError&) {
     if (!no_room_) no_room_ = std::current_exception();
-    if (!retrying_) fail(node.thread, std::current_exception());
+    if (!retrying_) fail(node.thread, std::current_exception(), /*no_room=*/true);
     return false;
   } catch (...) {
     const std::exception_ptr error = named_error(issued_by(segment, at));

@@ -218,7 +218,7 @@ std::optional<std::vector<at::Tensor>> CompiledGraph::run(std::vector<at::Tensor
     if (input.padded) values[i] = padded_value(tensors[bases_[i]], input.base_sizes);
     run.args.push_back(values[i]->obtain_raw());
     if (!values[i]->guards()) continue;
-    if (writes_) device::raise_spoiling(values[i]->guards());  // before it goes into an argument
+    if (writes_) device::raise_violations(values[i]->guards());  // before it goes into an argument
     guards.add(values[i]->guards());
   }
   run.s64 = numbers;

@@ -64,7 +64,7 @@ bool share_value(const at::Tensor& src, const at::Tensor& dst) {
   if (value && target->load()) {
     // A tensor that is sound is not given what a bad index has spoiled, or may have.
     if (!shares_pending(*value)) return false;
-    device::raise_spoiling(value->guards());
+    device::raise_violations(value->guards());
   }
   target->store(std::move(value));
   return true;

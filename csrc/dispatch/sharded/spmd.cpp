@@ -76,7 +76,7 @@ std::vector<ShardedProgram::Parts> ShardedProgram::run(const std::vector<Parts>&
                                         : plain_value(parts[d], device));
       raw[d].push_back(values[i][d]->obtain_raw());
       if (!values[i][d]->guards()) continue;
-      if (writes) device::raise_spoiling(values[i][d]->guards());
+      if (writes) device::raise_violations(values[i][d]->guards());
       guards.add(values[i][d]->guards());
     }
   }
