@@ -57,7 +57,9 @@ def replace(owner: Any, name: str, make: Callable[[Any], Any], *aliases: Any) ->
     if any(one.owner is owner and one.name == name for one in _made):
         return  # a second attempt to register, after one that failed
     original = getattr(owner, name)
-    replacement = functools.wraps(original)(make(original))
+    replacement = make(original)
+    if not isinstance(replacement, type):  # a class has its own name and documentation
+        replacement = functools.wraps(original)(replacement)
     static = isinstance(inspect.getattr_static(owner, name, None), staticmethod)
     for place in (owner, *aliases):
         if place is not owner and getattr(place, name, None) is not original:

@@ -6,6 +6,7 @@
 #include <ATen/EmptyTensor.h>
 #include <ATen/ops/from_blob.h>
 
+#include "csrc/device/checks.h"
 #include "csrc/device/tensor.h"
 #include "csrc/distributed/staging.h"
 #include "csrc/ops/call.h"
@@ -86,13 +87,14 @@ bool Source::ready() const {
   if (!value_) return true;
   if (!host_addressable() || value_->awaited() != nullptr) return false;
   if (value_->promise()) return true;  // delivered as host memory that has been written
-  return value_->obtain().is_ready();
+  return value_->obtain().is_ready() && !value_->guards();
 }
 
 bool Source::launched() const {
   if (!value_) return true;
   if (value_->awaited() != nullptr) return false;
   value_->obtain();  // throws what its launch failed with
+  device::raise_violations(value_->guards());
   return true;
 }
 
@@ -102,6 +104,7 @@ bool Source::await_launch(std::chrono::milliseconds promise_timeout) const {
     if (!promise->wait_for(promise_timeout)) return false;
   }
   value_->obtain();
+  device::raise_violations(value_->guards());
   return true;
 }
 
@@ -111,6 +114,7 @@ bool Source::await(std::chrono::milliseconds promise_timeout) const {
     if (!promise->wait_for(promise_timeout)) return false;
   }
   value_->obtain().await();
+  device::raise_violations(value_->guards());  // other ranks would not hear of it
   return true;
 }
 

@@ -24,13 +24,20 @@ Flags::Flags(std::vector<pjrt::Buffer> buffers, Sources sources, Owner owner)
       values_(sources.size(), ops::kNoViolation),
       sources_(std::move(sources)),
       owner_(std::move(owner)),
-      reported_(new std::atomic<bool>[sources_.size()]) {
-  for (size_t i = 0; i < sources_.size(); ++i) reported_[i].store(false);
+      reported_(new std::atomic<uint64_t>[sources_.size()]) {
+  for (size_t i = 0; i < sources_.size(); ++i) reported_[i].store(0);
   if (pjrt::Runtime::get().host_addressable()) return;
   for (const pjrt::Buffer& buffer : buffers_) {
     early_.emplace_back(std::in_place, buffer,
                         count_of(buffer, buffers_.size(), sources_.size()) * kBytes);
   }
+}
+
+std::atomic<uint64_t> Flags::reports_{0};
+
+void Flags::report(size_t index) noexcept {
+  if (reported(index)) return;
+  reported_[index].store(reports_.fetch_add(1) + 1, std::memory_order_release);
 }
 
 Flags::State Flags::look(bool wait) noexcept {

@@ -48,15 +48,22 @@ class Flags final : public c10::intrusive_ptr_target {
   int64_t value(size_t index) noexcept;
   bool violated(size_t index) noexcept { return value(index) != ops::kNoViolation; }
 
-  // Whether somebody was told of the violation.
-  bool reported(size_t index) const noexcept {
-    return reported_[index].load(std::memory_order_acquire);
+  // Whether somebody was told of the violation; also whether that was when `reports()` was at most
+  // so many, and so before a call that was issued then.
+  bool reported(size_t index) const noexcept { return report_of(index) != 0; }
+  bool reported_by(size_t index, uint64_t reports) const noexcept {
+    return reported(index) && report_of(index) <= reports;
   }
-  void report(size_t index) noexcept { reported_[index].store(true, std::memory_order_release); }
+  void report(size_t index) noexcept;
+  // How many reports there were in this process.
+  static uint64_t reports() noexcept { return reports_.load(std::memory_order_relaxed); }
 
  private:
   enum class State : uint8_t { kUnknown, kGood, kViolated };
   State look(bool wait) noexcept;
+  uint64_t report_of(size_t index) const noexcept {
+    return reported_[index].load(std::memory_order_acquire);
+  }
 
   std::mutex mutex_;  // of what follows, until the state is known
   std::vector<pjrt::Buffer> buffers_;
@@ -64,7 +71,8 @@ class Flags final : public c10::intrusive_ptr_target {
   std::vector<int64_t> values_;
   const Sources sources_;
   const Owner owner_;
-  std::unique_ptr<std::atomic<bool>[]> reported_;
+  std::unique_ptr<std::atomic<uint64_t>[]> reported_;  // the number of the report; 0: none
+  static std::atomic<uint64_t> reports_;
   std::atomic<State> state_{State::kUnknown};
 };
 

@@ -21,7 +21,8 @@ struct TraceNode {
   uint32_t packs[kNumCarriers] = {0, 0, 0};
   uint32_t rng = 0;
   IssueLine line;
-  uint32_t thread = 0;  // that issued it
+  uint32_t thread = 0;   // that issued it
+  uint64_t reports = 0;  // of violations, when it was issued
 };
 
 // A run of nodes in the order they were issued. Holds a reference to each value it names.

@@ -48,11 +48,17 @@ def assert_too_large(call: Callable[[], object]) -> None:
 
 
 def issued_before_the_limit() -> Tensor:
-    """A call that finds no room when it is launched."""
+    """The result of a call that finds no room when it is launched."""
     set_limit(False)
     large = too_large()
     set_limit(True)
     return large
+
+
+def assert_told_once() -> None:
+    """The next call of the thread that issued it launches what is pending; later ones go on."""
+    assert_too_large(lambda: torch.ones(4, device="tpu") * 1)
+    assert (torch.ones(4, device="tpu") * 1).tolist() == [1.0] * 4
 
 
 def test_the_op_says_so() -> None:
@@ -83,9 +89,9 @@ def test_all_that_fit_can_be_read() -> None:
 def test_what_found_no_room_runs_once_there_is_some() -> None:
     mine = torch.ones(4, device="tpu")
     large = issued_before_the_limit()
+    assert_told_once()
     derived = large[0, :4] + mine
-    other = mine * 3
-    assert other.tolist() == [3.0] * 4  # launches all of it
+    assert (mine * 3).tolist() == [3.0] * 4
     for _ in range(2):
         assert_too_large(large.cpu)
         assert_too_large(derived.tolist)
@@ -96,8 +102,8 @@ def test_what_found_no_room_runs_once_there_is_some() -> None:
 
 def test_what_nobody_needs_is_dropped() -> None:
     large = issued_before_the_limit()
+    assert_told_once()
     mine = torch.ones(4, device="tpu") * 3
-    assert mine.tolist() == [3.0] * 4
     del large
     assert (mine + 1).tolist() == [4.0] * 4
     assert torch.tpu.memory_allocated() < 1 << 28
@@ -109,6 +115,7 @@ def test_a_weight_survives_an_update_without_room() -> None:
     set_limit(False)
     weight.add_(too_large()[0, : 1 << 12])
     set_limit(True)
+    assert_told_once()
     assert_too_large(weight.tolist)
     set_limit(False)
     assert weight.tolist() == [3.0] * (1 << 12)

@@ -191,6 +191,7 @@ bool issue_call(Frame& frame, const trace::ProgramPtr& program, c10::Stack* stac
   trace::TraceNode node;
   node.line = issue_line();
   node.thread = trace::this_thread();
+  node.reports = trace::Flags::reports();
   c10::SmallVector<trace::ValuePtr, 4> results;
   for (const trace::Program::Output& output : program->outputs) {
     if (!output.defined) continue;

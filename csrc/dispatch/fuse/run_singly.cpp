@@ -134,7 +134,7 @@ bool Launcher::run_node(trace::Segment& segment, size_t at, trace::Program& prog
         // The call would not have been made: what it writes stays as it is, and tells.
         const std::exception_ptr error = device::violation(*stopped->flags, stopped->index);
         // Who was told of it and uses it all the same is told again.
-        if (stopped->flags->reported(stopped->index)) fail(node.thread, error);
+        if (stopped->flags->reported_by(stopped->index, node.reports)) fail(node.thread, error);
         size_t k = 0;
         const trace::GuardsPtr told = guards.take();
         for (const trace::Program::Output& each : program.outputs) {
