@@ -95,7 +95,8 @@ def main() -> int:
         history = History(log)
         growth = Growth()
         stack.enter_context(Watchdog(history, args.hang, report))
-        functions = compiled.traced(history)
+        uses_them = not compiled.ACTS.isdisjoint(acts)
+        functions = compiled.traced(history) if uses_them else compiled.PLAIN
         for n in range(args.devices):
             _, total = torch.tpu.mem_get_info(n)
             torch.tpu.set_per_process_memory_fraction((args.memory << 20) / total, n)
