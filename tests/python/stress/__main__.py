@@ -112,6 +112,9 @@ def main() -> int:
             except RoundFailedError as error:
                 traceback.print_exception(error.__cause__)
                 problem = str(error)
+            except Exception as error:  # before the threads, or when they have ended
+                traceback.print_exception(error)
+                problem = f"{type(error).__name__}: {error}"
             if problem is not None:
                 report(problem)
                 return 1
