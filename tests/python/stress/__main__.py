@@ -95,7 +95,8 @@ def main() -> int:
         history = History(log)
         growth = Growth()
         stack.enter_context(Watchdog(history, args.hang, report))
-        functions = compiled.traced(history)
+        uses_them = not compiled.ACTS.isdisjoint(acts)
+        functions = compiled.traced(history) if uses_them else compiled.PLAIN
         for n in range(args.devices):
             _, total = torch.tpu.mem_get_info(n)
             torch.tpu.set_per_process_memory_fraction((args.memory << 20) / total, n)
@@ -111,6 +112,9 @@ def main() -> int:
             except RoundFailedError as error:
                 traceback.print_exception(error.__cause__)
                 problem = str(error)
+            except Exception as error:  # before the threads, or when they have ended
+                traceback.print_exception(error)
+                problem = f"{type(error).__name__}: {error}"
             if problem is not None:
                 report(problem)
                 return 1

@@ -42,6 +42,9 @@ def look_up(table: Tensor, index: Tensor) -> Tensor:
     return table[index] * 2
 
 
+# Acts that call these functions. Without them nothing need be traced.
+ACTS = frozenset(("compiled", "parts", "keep", "bad_index"))
+
 PLAIN: dict[str, Callable] = {
     "c_preserve": preserve,
     "c_bump": bump,
