@@ -27,8 +27,7 @@ std::string in_words(const Call& call) {
   return text + call.where();
 }
 
-std::string encode(const GroupInfo& info, Call& call) {
-  if (call.site.empty()) call.site = dispatch::describe(call.line);
+std::string encode(const GroupInfo& info, const Call& call) {
   return std::to_string(call.fingerprint) + "\n" + std::to_string(info.global(info.rank)) + "\n" +
          in_words(call);
 }

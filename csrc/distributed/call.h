@@ -4,6 +4,7 @@
 #include <chrono>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -33,7 +34,6 @@ struct Call {
   uint64_t seq = 0;
   uint64_t fingerprint = 0;
   bool agree = false;  // first use: ranks compare before it runs
-  std::string site;    // where given: the Python line in words
   trace::IssueLine line;
   uint64_t record = 0;     // in the flight recorder
   int64_t bytes = 0;       // that it reads, or for who only receives, writes
@@ -55,7 +55,11 @@ struct Call {
   std::function<std::vector<WorkPtr>(Call&)> start;
   std::function<void(Call&)> finish;
 
-  std::string where() const;  // " at train.py:12 in f", or ""; takes the GIL
+  std::string where() const;  // " at train.py:12 in f", or ""; the first time takes the GIL
+
+ private:
+  mutable std::mutex words_;  // not held while the GIL is taken
+  mutable std::string site_;  // the line in words, once somebody asked: the group or its watchdog
 };
 
 using CallPtr = std::shared_ptr<Call>;

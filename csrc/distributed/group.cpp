@@ -55,9 +55,15 @@ std::string text_of(const std::exception_ptr& error) {
 }
 
 std::string Call::where() const {
-  if (!site.empty()) return " at " + site;
+  {
+    const std::lock_guard lock(words_);
+    if (!site_.empty()) return " at " + site_;
+  }
   const std::string text = dispatch::describe(line);
-  return text.empty() ? text : " at " + text;
+  if (text.empty()) return text;
+  const std::lock_guard lock(words_);
+  site_ = text;
+  return " at " + text;
 }
 
 int64_t GroupInfo::global(int rank) const {
