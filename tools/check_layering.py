@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-# Folders of csrc from the bottom up; each may include those before it, unless NARROWER says less. The
-# rooms of csrc/dispatch stand in this order too, and the files beside them come last.
+# Folders of csrc from the bottom up; each may include those before it, unless NARROWER says less.
+# The rooms of csrc/dispatch stand in this order too, and the files beside them come last.
 ORDER = (
     *("base", "pjrt", "stablehlo", "ops", "trace", "cache", "device"),
     *("dispatch/call", "dispatch/report", "dispatch/program", "dispatch/run", "dispatch/record"),

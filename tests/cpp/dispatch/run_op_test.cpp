@@ -21,7 +21,7 @@ using testing::on_device;
 
 class RunTest : public testing::DispatchTest {
  protected:
-  void TearDown() override { set_mode(base::Mode::kStrict); }
+  void TearDown() override { note_mode(base::Mode::kStrict); }
   static uint64_t misses() { return cache::ProgramCache::get().stats().misses; }
 };
 
@@ -73,7 +73,7 @@ TEST_F(RunTest, ABadIndexIsAnErrorByTheNextRead) {
 }
 
 TEST_F(RunTest, DebugEagerGivesTheSameResults) {
-  set_mode(base::Mode::kDebug);
+  note_mode(base::Mode::kDebug);
   const at::Tensor x = on_device({1, 2, 3}, {3});
   EXPECT_EQ(elements(at::add(x, x)), (std::vector<float>{2, 4, 6}));
 }

@@ -25,7 +25,7 @@ class DispatchTest : public device::testing::DeviceTest {
       return true;
     }();
     (void)once;
-    set_mode(base::Mode::kStrict);
+    note_mode(base::Mode::kStrict);
   }
 };
 
