@@ -18,7 +18,7 @@ PRELUDE = """
 import atexit, gc, multiprocessing, os, signal, sys, threading, time
 import torch, torch_tpu
 
-def await_child(pid, code=0, seconds=30):
+def await_child(pid, code=0, seconds=100):
     deadline = time.monotonic() + seconds
     done = 0
     while not done:
@@ -47,7 +47,7 @@ def refused(call):
 """
 
 
-def run(code: str, folder: Path | None = None, timeout: float = 120, **env: str) -> str:
+def run(code: str, folder: Path | None = None, timeout: float = 280, **env: str) -> str:
     """In a fresh process; its output. With a cache of programs of its own where one is given."""
     if folder is not None:
         env["TORCH_TPU_CACHE_DIR"] = str(folder)
