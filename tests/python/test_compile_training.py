@@ -29,10 +29,15 @@ def programs_of(function: Callable[[], Any]) -> int:
     def runs() -> int:
         return sum(p["runs"] for p in torch_tpu.explain().to_dict()["programs"])
 
-    before = runs()
-    function()
-    torch.tpu.synchronize()  # type: ignore[attr-defined]
-    return runs() - before
+    gc.collect()  # programs of tests before must not be freed between the two counts
+    gc.disable()
+    try:
+        before = runs()
+        function()
+        torch.tpu.synchronize()  # type: ignore[attr-defined]
+        return runs() - before
+    finally:
+        gc.enable()
 
 
 class Dropping(nn.Module):
