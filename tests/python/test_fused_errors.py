@@ -129,12 +129,9 @@ def test_out_of_memory() -> None:
         torch.tpu.set_per_process_memory_fraction(fraction)
         small = x + 1
         keep += 1
-        large = x.expand(1 << 10, 1 << 10) * 2
-        later = large.sum()
+        wide = x.expand(1 << 10, 1 << 10)
         with pytest.raises(torch.OutOfMemoryError, match="TPU out of memory"):
-            later.item()
-        with pytest.raises(torch.OutOfMemoryError):
-            large.cpu()
+            wide * 2
     finally:
         torch.tpu.set_per_process_memory_fraction(1.0)
     assert keep.sum().item() == 4 << 10

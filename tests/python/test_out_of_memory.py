@@ -113,7 +113,8 @@ def test_a_weight_survives_an_update_without_room() -> None:
     weight = torch.ones(1 << 12, device="tpu")
     assert weight.sum().item() == 1 << 12
     set_limit(False)
-    weight.add_(too_large()[0, : 1 << 12])
+    large = too_large()
+    weight.add_(large[0, : 1 << 12])
     set_limit(True)
     assert_told_once()
     assert_too_large(weight.tolist)
