@@ -218,18 +218,18 @@ class CompiledFunction {
 };
 
 void bind_bounded(py::module_& m) {
-  using dispatch::BoundedScope;
+  using dispatch::VaryingScope;
   using Terms = std::vector<std::pair<int, int64_t>>;
-  py::class_<BoundedScope>(m, "_BoundedScope")
+  py::class_<VaryingScope>(m, "_VaryingScope")
       .def(
           "vary",
-          [](BoundedScope& self, const at::Tensor& tensor, int64_t dim, int64_t constant,
+          [](VaryingScope& self, const at::Tensor& tensor, int64_t dim, int64_t constant,
              Terms terms) { return self.vary(tensor, dim, {constant, std::move(terms)}); },
           py::arg("tensor"), py::arg("dim"), py::arg("constant"), py::arg("terms"))
-      .def("trust", &BoundedScope::trust, py::arg("tensor"), py::arg("dim"))
+      .def("trust", &VaryingScope::trust, py::arg("tensor"), py::arg("dim"))
       .def(
           "look",
-          [](BoundedScope& self, const at::Tensor& tensor,
+          [](VaryingScope& self, const at::Tensor& tensor,
              const std::vector<std::vector<int64_t>>& samples) {
             std::vector<std::pair<size_t, std::vector<int64_t>>> out;
             for (dispatch::Varying& varying : self.look(tensor, samples)) {
@@ -238,16 +238,16 @@ void bind_bounded(py::module_& m) {
             return out;
           },
           py::arg("tensor"), py::arg("samples"))
-      .def("number", &BoundedScope::number, py::arg("index"))
-      .def("float_number", &BoundedScope::float_number, py::arg("index"))
+      .def("number", &VaryingScope::number, py::arg("index"))
+      .def("float_number", &VaryingScope::float_number, py::arg("index"))
       .def(
           "select",
-          [](BoundedScope& self, const at::Tensor& tensor, int64_t dim, int64_t constant,
+          [](VaryingScope& self, const at::Tensor& tensor, int64_t dim, int64_t constant,
              Terms terms) { return self.select(tensor, dim, {constant, std::move(terms)}); },
           py::arg("tensor"), py::arg("dim"), py::arg("constant"), py::arg("terms"))
       .def(
           "slice",
-          [](BoundedScope& self, const at::Tensor& tensor, int64_t dim, int64_t constant,
+          [](VaryingScope& self, const at::Tensor& tensor, int64_t dim, int64_t constant,
              Terms terms, int64_t length) {
             return self.slice(tensor, dim, {constant, std::move(terms)}, length);
           },
@@ -255,7 +255,7 @@ void bind_bounded(py::module_& m) {
           py::arg("length"))
       .def(
           "unslice",
-          [](BoundedScope& self, const at::Tensor& tensor, int64_t dim, int64_t constant,
+          [](VaryingScope& self, const at::Tensor& tensor, int64_t dim, int64_t constant,
              Terms terms, int64_t length) {
             return self.unslice(tensor, dim, {constant, std::move(terms)}, length);
           },
@@ -263,14 +263,14 @@ void bind_bounded(py::module_& m) {
           py::arg("length"))
       .def(
           "reshape",
-          [](BoundedScope& self, const at::Tensor& tensor, const std::vector<int64_t>& dims,
+          [](VaryingScope& self, const at::Tensor& tensor, const std::vector<int64_t>& dims,
              const std::vector<std::pair<int64_t, Terms>>& sizes) {
             std::vector<dispatch::Extents> extents;
             for (const auto& [constant, terms] : sizes) extents.push_back({constant, terms});
             return self.reshape(tensor, dims, extents);
           },
           py::arg("tensor"), py::arg("dims"), py::arg("sizes"))
-      .def("pack", &BoundedScope::pack, py::arg("tensor"));
+      .def("pack", &VaryingScope::pack, py::arg("tensor"));
   m.def("_set_bounded_poison", &dispatch::set_poison, py::arg("on"),
         "For tests: fills the room behind arguments with NaN.");
   m.def(
@@ -339,7 +339,7 @@ void bind_compiled(py::module_& m) {
       .def(
           "numbers",
           [](PyRecording&, int integers, int floats) {
-            return dispatch::BoundedScope(integers, floats);
+            return dispatch::VaryingScope(integers, floats);
           },
           py::arg("integers"), py::arg("floats"))
       .def(

@@ -17,8 +17,8 @@
 #include "csrc/distributed/xla_program.h"
 #include "csrc/distributed/xla_transport.h"
 #include "csrc/ops/call.h"
+#include "csrc/pjrt/membership.h"
 #include "csrc/pjrt/runtime.h"
-#include "csrc/pjrt/span.h"
 
 namespace torch_tpu::bindings {
 namespace {
@@ -49,7 +49,7 @@ std::tuple<std::string, int64_t, int, int64_t> whereabouts() {
   const int device = device::current_device();
   int64_t id = -1;
   // A client that has not started and was not asked to span is not started for this.
-  if (pjrt::current_span().processes > 1 || pjrt::Runtime::started()) {
+  if (pjrt::current_membership().processes > 1 || pjrt::Runtime::started()) {
     const pjrt::Client& client = pjrt::Runtime::get().client();
     const auto& here = client.addressable_devices();
     if (client.devices().size() > here.size()) id = here.at(static_cast<size_t>(device)).id();
@@ -108,7 +108,7 @@ void bind_distributed(py::module_& m) {
   m.def(
       "_span_processes",
       [](const c10::intrusive_ptr<c10d::Store>& store, int process, int processes) {
-        pjrt::set_span({std::make_shared<distributed::KeyValues>(store), process, processes});
+        pjrt::set_membership({std::make_shared<distributed::KeyValues>(store), process, processes});
       },
       py::arg("store"), py::arg("process"), py::arg("processes"), NoGil(),
       "Before the client starts: it shall span these processes.");

@@ -8,6 +8,7 @@
 
 #include "csrc/base/interrupt.h"
 #include "csrc/bindings/bindings.h"
+#include "csrc/bindings/python_end.h"
 
 namespace torch_tpu::bindings {
 namespace {
@@ -19,16 +20,8 @@ struct RaisedByHandler final : py::error_already_set, base::Interrupted {};
 // looks here, and waits as before.
 bool on_main_thread() { return ::getpid() == static_cast<pid_t>(::syscall(SYS_gettid)); }
 
-bool ending() noexcept {
-#if PY_VERSION_HEX >= 0x030D0000
-  return Py_IsFinalizing() != 0;
-#else
-  return _Py_IsFinalizing() != 0;
-#endif
-}
-
 void check_signals() {
-  if (!on_main_thread() || !Py_IsInitialized() || ending()) return;
+  if (!on_main_thread() || !Py_IsInitialized() || python_ends()) return;
   if (PyGILState_GetThisThreadState() == nullptr) return;
   struct Gil {
     const PyGILState_STATE state = PyGILState_Ensure();

@@ -18,6 +18,7 @@
 #include <cstdint>
 #include <string_view>
 
+#include "csrc/bindings/python_end.h"
 #include "csrc/bindings/python_line.h"
 
 namespace torch_tpu::bindings {
@@ -40,14 +41,6 @@ class Gil {
   PyGILState_STATE state_;
   PyObject *type_, *value_, *trace_;
 };
-
-bool ending() noexcept {
-#if PY_VERSION_HEX >= 0x030D0000
-  return Py_IsFinalizing() != 0;
-#else
-  return _Py_IsFinalizing() != 0;
-#endif
-}
 
 // Valid as long as `text` lives; empty when it is no text or has no UTF-8 form.
 std::string_view view(PyObject* text) {
@@ -207,7 +200,7 @@ bool made_by_dynamo(PyCodeObject* code) noexcept {
 #if TORCH_TPU_READS_FRAMES
 
 IssueLine capture_line() noexcept {
-  if (ending()) return {};
+  if (python_ends()) return {};
   PyThreadState* state = PyGILState_GetThisThreadState();
   if (state == nullptr) return {};
   IssueLine innermost;
@@ -239,14 +232,14 @@ size_t pinned_code() noexcept { return 0; }
 #endif  // TORCH_TPU_READS_FRAMES
 
 std::string describe_line(IssueLine line) {
-  if (line.code == nullptr || !Py_IsInitialized() || ending()) return "";
+  if (line.code == nullptr || !Py_IsInitialized() || python_ends()) return "";
   Gil gil;
   auto* code = static_cast<PyCodeObject*>(const_cast<void*>(line.code));
   return in_words(code, PyCode_Addr2Line(code, line.lasti));
 }
 
 std::string current_line() {
-  if (!Py_IsInitialized() || ending()) return "";
+  if (!Py_IsInitialized() || python_ends()) return "";
   Gil gil;
   PyFrameObject* innermost = PyEval_GetFrame();  // borrowed; null on autograd's threads
   if (innermost == nullptr) return "";

@@ -165,8 +165,7 @@ Lease& Leases::of(const Cell* cell) noexcept {
 
 c10::DataPtr make_cell_ptr(int device, size_t nbytes, trace::ValuePtr value) {
   keep_backward_on_this_thread();
-  auto* cell = new Cell(device);
-  if (value) cell->store(std::move(value));
+  auto* cell = new Cell(device, std::move(value));
   return c10::DataPtr(take_address(nbytes), cell, &delete_cell, make_device(device));
 }
 

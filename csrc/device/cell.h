@@ -18,7 +18,8 @@ namespace torch_tpu::device {
 
 class Cell {
  public:
-  explicit Cell(int device) : device_(device) {}
+  explicit Cell(int device, trace::ValuePtr value = {})
+      : value_(std::move(value)), device_(device) {}
 
   int device() const noexcept { return device_; }
 

@@ -20,8 +20,8 @@ using trace::Flags;
 using trace::FlagsPtr;
 using trace::Guard;
 
-bool of_linear_algebra(const Flags::Source& source) {
-  return source.check->kind == Kind::kMatrix || source.check->kind == Kind::kBatch;
+bool of_linear_algebra(const Flags::Place& place) {
+  return place.check->kind == Kind::kMatrix || place.check->kind == Kind::kBatch;
 }
 
 // PyTorch itself words the error, from an info tensor like the one that has failed.
@@ -33,19 +33,19 @@ void raise_linalg_error(int64_t value, const std::string& api_name, bool is_matr
 }
 
 [[noreturn]] void throw_violation(Flags& flags, size_t index) {
-  const Flags::Source& source = flags.source(index);
-  const ops::ValueCheck& check = *source.check;
+  const Flags::Place& place = flags.place(index);
+  const ops::ValueCheck& check = *place.check;
   const int64_t value = flags.value(index);
-  if (of_linear_algebra(source)) {
+  if (of_linear_algebra(place)) {
     raise_linalg_error(value, check.message, check.kind == Kind::kMatrix);
   }
   std::string text = check.message;
   if (const size_t at = text.find("{}"); at != std::string::npos) {
     text.replace(at, 2, std::to_string(value));
   }
-  if (source.op != nullptr) {
-    const std::string line = trace::describe(source.line);
-    text += "\nIssued by " + *source.op + (line.empty() ? "" : " at " + line) + ".";
+  if (place.op != nullptr) {
+    const std::string line = trace::describe(place.line);
+    text += "\nIssued by " + *place.op + (line.empty() ? "" : " at " + line) + ".";
   }
   TORCH_CHECK_INDEX(check.kind != Kind::kIndex, text);
   TORCH_CHECK(false, text);
@@ -85,7 +85,7 @@ void report_from(const std::vector<std::pair<FlagsPtr, uint32_t>>& issued, const
   {
     Registry& all = registry();
     const std::lock_guard lock(all.mutex);
-    const auto at = all.threads.find(flags.source(index).thread);
+    const auto at = all.threads.find(flags.place(index).thread);
     if (at != all.threads.end()) report_from(at->second.flags, flags, index);
   }
   throw_violation(flags, index);
@@ -114,7 +114,7 @@ void note(const FlagsPtr& flags) {
   Registry& all = registry();
   const std::lock_guard lock(all.mutex);
   for (uint32_t i = 0; i < flags->size(); ++i) {
-    Issued& issued = all.threads[flags->source(i).thread];
+    Issued& issued = all.threads[flags->place(i).thread];
     issued.flags.emplace_back(flags, i);
     if (issued.flags.size() < issued.look_at) continue;
     const auto middle = std::stable_partition(issued.flags.begin(), issued.flags.end(),
@@ -131,17 +131,16 @@ void note(const FlagsPtr& flags) {
 
 }  // namespace
 
-FlagsPtr make_flags(std::vector<pjrt::Buffer> buffers, Flags::Sources sources,
-                    Flags::Owner program) {
+FlagsPtr make_flags(std::vector<pjrt::Buffer> buffers, Flags::Places places, Flags::Owner program) {
   auto flags =
-      c10::make_intrusive<Flags>(std::move(buffers), std::move(sources), std::move(program));
+      c10::make_intrusive<Flags>(std::move(buffers), std::move(places), std::move(program));
   note(flags);
   return flags;
 }
 
 void raise_known(Flags& flags) {
   for (size_t i = 0; i < flags.size(); ++i) {
-    if (of_linear_algebra(flags.source(i))) {
+    if (of_linear_algebra(flags.place(i))) {
       const base::journal::Span span(base::journal::Kind::kHostRead, "linear-algebra check");
       if (flags.violated(i)) raise(flags, i);
     } else if (!flags.known()) {

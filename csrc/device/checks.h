@@ -14,7 +14,7 @@ namespace torch_tpu::device {
 
 // The flags of a run. Whoever issued its calls hears of violations at the next synchronize() at the
 // latest.
-trace::FlagsPtr make_flags(std::vector<pjrt::Buffer> buffers, trace::Flags::Sources sources,
+trace::FlagsPtr make_flags(std::vector<pjrt::Buffer> buffers, trace::Flags::Places places,
                            trace::Flags::Owner program);
 
 // For a call that has not returned: throws the first violation (c10::IndexError, or c10::Error for

@@ -8,7 +8,7 @@
 #include <thread>
 
 #include "csrc/dispatch/call/mode.h"
-#include "csrc/distributed/call.h"
+#include "csrc/distributed/collective.h"
 #include "csrc/distributed/group.h"
 
 namespace torch_tpu::distributed {
@@ -21,13 +21,13 @@ struct Statement {
   std::string text;
 };
 
-std::string in_words(const Call& call) {
+std::string in_words(const Collective& call) {
   std::string text = call.op;
   if (!call.detail.empty()) text += " (" + call.detail + ")";
   return text + call.where();
 }
 
-std::string encode(const GroupInfo& info, const Call& call) {
+std::string encode(const GroupInfo& info, const Collective& call) {
   return std::to_string(call.fingerprint) + "\n" + std::to_string(info.global(info.rank)) + "\n" +
          in_words(call);
 }
@@ -47,7 +47,7 @@ std::string difference(const GroupInfo& info, bool message, uint64_t seq, const 
          mine.text + ", rank " + theirs.rank + " calls " + theirs.text;
 }
 
-std::string key_of(const GroupInfo& info, const Call& call) {
+std::string key_of(const GroupInfo& info, const Collective& call) {
   if (!call.message) return "tpu/agree/" + std::to_string(call.seq);
   const int from = call.receives ? call.peer : info.rank;
   const int to = call.receives ? info.rank : call.peer;
@@ -62,7 +62,7 @@ std::optional<std::string> read_if_there(c10d::Store& store, const std::string& 
   return store.get_to_str(key);
 }
 
-std::string compare_with_others(c10d::Store& store, const GroupInfo& info, Call& call,
+std::string compare_with_others(c10d::Store& store, const GroupInfo& info, Collective& call,
                                 const std::function<bool()>& given_up) {
   using namespace std::chrono_literals;
   const std::string key = key_of(info, call);
@@ -84,7 +84,7 @@ std::string compare_with_others(c10d::Store& store, const GroupInfo& info, Call&
   return "";
 }
 
-std::string look_for_disagreement(c10d::Store& store, const GroupInfo& info, Call& call) {
+std::string look_for_disagreement(c10d::Store& store, const GroupInfo& info, Collective& call) {
   if (call.message) return "";
   const std::string mine = encode(info, call);
   store.set("tpu/at/" + std::to_string(info.rank), std::to_string(call.seq) + "\n" + mine);
@@ -129,9 +129,10 @@ Said decode_history(const std::string& text) {
 
 }  // namespace
 
-void publish_history(c10d::Store& store, const GroupInfo& info, const std::vector<CallPtr>& calls) {
+void publish_history(c10d::Store& store, const GroupInfo& info,
+                     const std::vector<CollectivePtr>& calls) {
   std::string text;
-  for (const CallPtr& call : calls) {
+  for (const CollectivePtr& call : calls) {
     std::string words = in_words(*call);
     std::replace(words.begin(), words.end(), '\n', ' ');
     text +=

@@ -20,9 +20,9 @@ WorkPtr TpuBackend::broadcast(Tensors& tensors, const c10d::BroadcastOptions& op
   plan.xla = {XlaKind::kBroadcast, c10d::ReduceOp::SUM, options.rootRank};
   c10d::BroadcastOptions inner_options = options;
   inner_options.timeout = timeout_or_default(options.timeout);
-  return issue(std::move(plan), [inner = inner_, root, inner_options](Call& call) -> Works {
-    if (!root) call.targets[0].use_new_memory();
-    Tensors bytes{as_bytes(root ? call.sources[0].host() : call.targets[0].host())};
+  return issue(std::move(plan), [inner = inner_, root, inner_options](Collective& call) -> Works {
+    if (!root) call.destinations[0].use_new_memory();
+    Tensors bytes{as_bytes(root ? call.operands[0].host() : call.destinations[0].host())};
     if (bytes[0].numel() == 0) return {};
     return {inner->broadcast(bytes, inner_options)};
   });
@@ -44,29 +44,30 @@ WorkPtr TpuBackend::allreduce(Tensors& tensors, const c10d::AllreduceOptions& op
     // No transport multiplies complex numbers: everybody gets all the factors.
     c10d::AllgatherOptions gather;
     gather.timeout = timeout_or_default(options.timeout);
-    return issue(std::move(plan), [=, this](Call& call) -> Works {
-      call.targets[0].use_new_memory();
-      const at::Tensor& out = call.targets[0].host();
-      at::Tensor mine = as_bytes(call.sources[0].host());
+    return issue(std::move(plan), [=, this](Collective& call) -> Works {
+      call.destinations[0].use_new_memory();
+      const at::Tensor& out = call.destinations[0].host();
+      at::Tensor mine = as_bytes(call.operands[0].host());
       at::Tensor all = new_bytes(mine.numel() * size_);
-      call.finish = [all, out, op = options.reduceOp](Call&) { reduce_pieces(all, out, op); };
+      call.finish = [all, out, op = options.reduceOp](Collective&) { reduce_pieces(all, out, op); };
       if (mine.numel() == 0) return {};
       return {inner_->_allgather_base(all, mine, gather)};
     });
   }
   c10d::AllreduceOptions inner_options = options;
   inner_options.timeout = timeout_or_default(options.timeout);
-  return issue(std::move(plan), [inner = inner_, size = size_, inner_options](Call& call) -> Works {
-    call.targets[0].use_memory(call.sources[0].into_memory());
-    auto reduction =
-        std::make_shared<Reduction>(call.targets[0].host(), inner_options.reduceOp, size);
-    call.finish = [reduction](Call&) { reduction->finish(); };
-    c10d::AllreduceOptions wire = inner_options;
-    wire.reduceOp = reduction->wire_op();
-    Tensors wires{reduction->wire()};
-    if (wires[0].numel() == 0) return {};
-    return {inner->allreduce(wires, wire)};
-  });
+  return issue(
+      std::move(plan), [inner = inner_, size = size_, inner_options](Collective& call) -> Works {
+        call.destinations[0].use_memory(call.operands[0].into_memory());
+        auto reduction =
+            std::make_shared<Reduction>(call.destinations[0].host(), inner_options.reduceOp, size);
+        call.finish = [reduction](Collective&) { reduction->finish(); };
+        c10d::AllreduceOptions wire = inner_options;
+        wire.reduceOp = reduction->wire_op();
+        Tensors wires{reduction->wire()};
+        if (wires[0].numel() == 0) return {};
+        return {inner->allreduce(wires, wire)};
+      });
 }
 
 WorkPtr TpuBackend::reduce(Tensors& tensors, const c10d::ReduceOptions& options) {
@@ -86,12 +87,12 @@ WorkPtr TpuBackend::reduce(Tensors& tensors, const c10d::ReduceOptions& options)
   plan.xla = {XlaKind::kAllReduce, options.reduceOp.op_, 0};  // others drop what they get
   c10d::ReduceOptions inner_options = options;
   inner_options.timeout = timeout_or_default(options.timeout);
-  return issue(std::move(plan), [=, inner = inner_, size = size_](Call& call) -> Works {
-    Memory memory = call.sources[0].into_memory();  // others' is scratch to the transport
+  return issue(std::move(plan), [=, inner = inner_, size = size_](Collective& call) -> Works {
+    Memory memory = call.operands[0].into_memory();  // others' is scratch to the transport
     at::Tensor host = memory.host();
-    if (root) call.targets[0].use_memory(std::move(memory));
+    if (root) call.destinations[0].use_memory(std::move(memory));
     auto reduction = std::make_shared<Reduction>(host, inner_options.reduceOp, size);
-    call.finish = [reduction, root](Call&) {
+    call.finish = [reduction, root](Collective&) {
       if (root) reduction->finish();
     };
     c10d::ReduceOptions wire = inner_options;
@@ -118,13 +119,13 @@ WorkPtr TpuBackend::allgather(std::vector<Tensors>& outputs, Tensors& inputs,
             options.timeout,   inputs,       outputs[0]};
   if (even) plan.xla = {XlaKind::kAllGather, c10d::ReduceOp::SUM, 0};
   const auto timeout = timeout_or_default(options.timeout);
-  return issue(std::move(plan), [=, rank = rank_, inner = inner_](Call& call) -> Works {
+  return issue(std::move(plan), [=, rank = rank_, inner = inner_](Collective& call) -> Works {
     std::vector<Tensors> all(1);
-    for (Target& target : call.targets) {
-      target.use_new_memory();
-      all[0].push_back(as_bytes(target.host()));
+    for (Destination& destination : call.destinations) {
+      destination.use_new_memory();
+      all[0].push_back(as_bytes(destination.host()));
     }
-    Tensors mine{as_bytes(call.sources[0].host())};
+    Tensors mine{as_bytes(call.operands[0].host())};
     if (even) {
       c10d::AllgatherOptions gather;
       gather.timeout = timeout;
@@ -132,7 +133,7 @@ WorkPtr TpuBackend::allgather(std::vector<Tensors>& outputs, Tensors& inputs,
       return {inner->allgather(all, mine, gather)};
     }
     Works works;  // sizes differ: each rank's tensor in turn
-    copy_bytes(call.targets[static_cast<size_t>(rank)].host(), mine[0].const_data_ptr());
+    copy_bytes(call.destinations[static_cast<size_t>(rank)].host(), mine[0].const_data_ptr());
     for (size_t root = 0; root < all[0].size(); ++root) {
       if (all[0][root].numel() == 0) continue;
       c10d::BroadcastOptions from;
@@ -161,10 +162,10 @@ WorkPtr TpuBackend::_allgather_base(at::Tensor& output, at::Tensor& input,
   plan.xla = {XlaKind::kAllGather, c10d::ReduceOp::SUM, 0};
   c10d::AllgatherOptions inner_options = options;
   inner_options.timeout = timeout_or_default(options.timeout);
-  return issue(std::move(plan), [inner = inner_, inner_options](Call& call) -> Works {
-    call.targets[0].use_new_memory();
-    at::Tensor all = as_bytes(call.targets[0].host());
-    at::Tensor mine = as_bytes(call.sources[0].host());
+  return issue(std::move(plan), [inner = inner_, inner_options](Collective& call) -> Works {
+    call.destinations[0].use_new_memory();
+    at::Tensor all = as_bytes(call.destinations[0].host());
+    at::Tensor mine = as_bytes(call.operands[0].host());
     if (mine.numel() == 0) return {};
     return {inner->_allgather_base(all, mine, inner_options)};
   });
@@ -186,14 +187,14 @@ WorkPtr TpuBackend::gather(std::vector<Tensors>& outputs, Tensors& inputs,
   plan.rooted = true;
   c10d::GatherOptions inner_options = options;
   inner_options.timeout = timeout_or_default(options.timeout);
-  return issue(std::move(plan), [inner = inner_, root, inner_options](Call& call) -> Works {
+  return issue(std::move(plan), [inner = inner_, root, inner_options](Collective& call) -> Works {
     std::vector<Tensors> all;
     if (root) all.emplace_back();
-    for (Target& target : call.targets) {
-      target.use_new_memory();
-      all[0].push_back(as_bytes(target.host()));
+    for (Destination& destination : call.destinations) {
+      destination.use_new_memory();
+      all[0].push_back(as_bytes(destination.host()));
     }
-    Tensors mine{as_bytes(call.sources[0].host())};
+    Tensors mine{as_bytes(call.operands[0].host())};
     if (mine[0].numel() == 0) return {};
     return {inner->gather(all, mine, inner_options)};
   });
@@ -212,12 +213,12 @@ WorkPtr TpuBackend::scatter(Tensors& outputs, std::vector<Tensors>& inputs,
   plan.rooted = true;
   c10d::ScatterOptions inner_options = options;
   inner_options.timeout = timeout_or_default(options.timeout);
-  return issue(std::move(plan), [inner = inner_, root, inner_options](Call& call) -> Works {
+  return issue(std::move(plan), [inner = inner_, root, inner_options](Collective& call) -> Works {
     std::vector<Tensors> pieces;
     if (root) pieces.emplace_back();
-    for (const Source& source : call.sources) pieces[0].push_back(as_bytes(source.host()));
-    call.targets[0].use_new_memory();
-    Tensors mine{as_bytes(call.targets[0].host())};
+    for (const Operand& operand : call.operands) pieces[0].push_back(as_bytes(operand.host()));
+    call.destinations[0].use_new_memory();
+    Tensors mine{as_bytes(call.destinations[0].host())};
     if (mine[0].numel() == 0) return {};
     return {inner->scatter(mine, pieces, inner_options)};
   });

@@ -10,30 +10,30 @@ namespace torch_tpu::distributed {
 
 WorkPtr TpuBackend::exchange(Plan plan, std::vector<int64_t> input_bytes,
                              std::vector<int64_t> output_bytes,
-                             std::function<void(Call&, const at::Tensor&)> finish) {
+                             std::function<void(Collective&, const at::Tensor&)> finish) {
   c10d::AllToAllOptions options;
   options.timeout = timeout_or_default(plan.timeout);
-  return issue(std::move(plan), [=, inner = inner_](Call& call) -> Works {
-    // One source is read where it lies, several are put together.
+  return issue(std::move(plan), [=, inner = inner_](Collective& call) -> Works {
+    // One operand is read where it lies, several are put together.
     at::Tensor sent;
-    if (call.sources.size() == 1) {
-      sent = as_bytes(call.sources[0].host());
+    if (call.operands.size() == 1) {
+      sent = as_bytes(call.operands[0].host());
     } else {
       sent = new_bytes(std::accumulate(input_bytes.begin(), input_bytes.end(), int64_t{0}));
       auto* to = static_cast<char*>(sent.mutable_data_ptr());
-      for (const Source& source : call.sources) {
-        copy_bytes(to, source.host());
-        to += source.nbytes();
+      for (const Operand& operand : call.operands) {
+        copy_bytes(to, operand.host());
+        to += operand.nbytes();
       }
     }
     const int64_t total = std::accumulate(output_bytes.begin(), output_bytes.end(), int64_t{0});
     at::Tensor received;
-    for (Target& target : call.targets) target.use_new_memory();
+    for (Destination& destination : call.destinations) destination.use_new_memory();
     if (!finish) {
-      received = as_bytes(call.targets[0].host());
+      received = as_bytes(call.destinations[0].host());
     } else {
       received = new_bytes(total);
-      call.finish = [finish, received](Call& done) { finish(done, received); };
+      call.finish = [finish, received](Collective& done) { finish(done, received); };
     }
     std::vector<int64_t> in = input_bytes, out = output_bytes;
     return {inner->alltoall_base(received, sent, out, in, options)};
@@ -94,11 +94,11 @@ WorkPtr TpuBackend::alltoall(Tensors& outputs, Tensors& inputs,
             options.timeout,  inputs,       outputs};
   plan.local_detail = true;
   return exchange(std::move(plan), sizes_in_bytes(inputs), sizes_in_bytes(outputs),
-                  [](Call& call, const at::Tensor& received) {
+                  [](Collective& call, const at::Tensor& received) {
                     auto* from = static_cast<const char*>(received.const_data_ptr());
-                    for (Target& target : call.targets) {
-                      copy_bytes(target.host(), from);
-                      from += target.host().nbytes();
+                    for (Destination& destination : call.destinations) {
+                      copy_bytes(destination.host(), from);
+                      from += destination.host().nbytes();
                     }
                   });
 }
@@ -126,8 +126,8 @@ WorkPtr TpuBackend::reduce_scatter(Tensors& outputs, std::vector<Tensors>& input
   // would send, and the order is that of the ranks.
   const std::vector<int64_t> received(static_cast<size_t>(size_), bytes_of(output));
   return exchange(std::move(plan), sizes_in_bytes(inputs[0]), received,
-                  [op = options.reduceOp](Call& call, const at::Tensor& bytes) {
-                    reduce_pieces(bytes, call.targets[0].host(), op);
+                  [op = options.reduceOp](Collective& call, const at::Tensor& bytes) {
+                    reduce_pieces(bytes, call.destinations[0].host(), op);
                   });
 }
 
@@ -148,8 +148,8 @@ WorkPtr TpuBackend::_reduce_scatter_base(at::Tensor& output, at::Tensor& input,
   plan.xla = {XlaKind::kReduceScatter, options.reduceOp.op_, 0};
   const std::vector<int64_t> pieces(static_cast<size_t>(size_), bytes_of(output));
   return exchange(std::move(plan), pieces, pieces,
-                  [op = options.reduceOp](Call& call, const at::Tensor& bytes) {
-                    reduce_pieces(bytes, call.targets[0].host(), op);
+                  [op = options.reduceOp](Collective& call, const at::Tensor& bytes) {
+                    reduce_pieces(bytes, call.destinations[0].host(), op);
                   });
 }
 
@@ -202,8 +202,8 @@ WorkPtr TpuBackend::send(Tensors& tensors, int to, int tag) {
   Plan plan{OpType::SEND, "send", "tpu:send", detail_of(tensor), c10d::kUnsetTimeout, tensors, {}};
   plan.message = true;
   plan.peer = to;
-  return issue(std::move(plan), [inner = inner_, to, tag](Call& call) -> Works {
-    Tensors bytes{as_bytes(call.sources[0].host())};
+  return issue(std::move(plan), [inner = inner_, to, tag](Collective& call) -> Works {
+    Tensors bytes{as_bytes(call.operands[0].host())};
     return {inner->send(bytes, to, tag)};
   });
 }
@@ -214,9 +214,9 @@ WorkPtr TpuBackend::recv(Tensors& tensors, int from, int tag) {
   Plan plan{OpType::RECV, "recv", "tpu:recv", detail_of(tensor), c10d::kUnsetTimeout, {}, tensors};
   plan.message = plan.receives = true;
   plan.peer = from;
-  return issue(std::move(plan), [inner = inner_, from, tag](Call& call) -> Works {
-    call.targets[0].use_new_memory();
-    Tensors bytes{as_bytes(call.targets[0].host())};
+  return issue(std::move(plan), [inner = inner_, from, tag](Collective& call) -> Works {
+    call.destinations[0].use_new_memory();
+    Tensors bytes{as_bytes(call.destinations[0].host())};
     return {inner->recv(bytes, from, tag)};
   });
 }
@@ -226,9 +226,9 @@ WorkPtr TpuBackend::recvAnysource(Tensors& tensors, int tag) {
   Plan plan{OpType::RECVANYSOURCE, "recv", "tpu:recv", detail_of(tensor),
             c10d::kUnsetTimeout,   {},     tensors};
   plan.message = plan.receives = true;
-  return issue(std::move(plan), [inner = inner_, tag](Call& call) -> Works {
-    call.targets[0].use_new_memory();
-    Tensors bytes{as_bytes(call.targets[0].host())};
+  return issue(std::move(plan), [inner = inner_, tag](Collective& call) -> Works {
+    call.destinations[0].use_new_memory();
+    Tensors bytes{as_bytes(call.destinations[0].host())};
     return {inner->recvAnysource(bytes, tag)};
   });
 }
@@ -239,7 +239,7 @@ WorkPtr TpuBackend::barrier(const c10d::BarrierOptions& options) {
   plan.xla = {XlaKind::kAllReduce, c10d::ReduceOp::SUM, 0};
   c10d::BarrierOptions inner_options;
   inner_options.timeout = timeout_or_default(options.timeout);
-  return issue(std::move(plan), [inner = inner_, inner_options](Call&) -> Works {
+  return issue(std::move(plan), [inner = inner_, inner_options](Collective&) -> Works {
     return {inner->barrier(inner_options)};
   });
 }

@@ -22,13 +22,13 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-uint64_t fingerprint_of(const Call& call) {
+uint64_t fingerprint_of(const Collective& call) {
   // Both ends of a message have their own name for it.
   return base::hash_bytes((call.message ? "message" : call.op) + "\n" +
                           (call.local_detail ? "" : call.detail));
 }
 
-std::chrono::milliseconds left_of(const Call& call) {
+std::chrono::milliseconds left_of(const Collective& call) {
   const auto until = call.issued + call.timeout;
   return std::max(std::chrono::milliseconds(0),
                   std::chrono::duration_cast<std::chrono::milliseconds>(until - Clock::now()));
@@ -54,7 +54,7 @@ std::string text_of(const std::exception_ptr& error) {
   }
 }
 
-std::string Call::where() const {
+std::string Collective::where() const {
   {
     const std::lock_guard lock(words_);
     if (!site_.empty()) return " at " + site_;
@@ -84,14 +84,14 @@ void Group::check() {
 
 bool Group::failed() { return failure() != nullptr; }
 
-void Group::issue(const CallPtr& call) {
+void Group::issue(const CollectivePtr& call) {
   call->line = dispatch::issue_line();
   call->issued = Clock::now();
   if (call->timeout <= std::chrono::milliseconds(0)) call->timeout = info_.timeout;
   call->fingerprint = fingerprint_of(*call);
-  for (const Source& source : call->sources) call->bytes += source.nbytes();
+  for (const Operand& operand : call->operands) call->bytes += operand.nbytes();
   if (call->bytes == 0) {
-    for (const Target& target : call->targets) call->bytes += target.nbytes();
+    for (const Destination& destination : call->destinations) call->bytes += destination.nbytes();
   }
   const base::WithoutGil released;  // nothing below may wait with Python's lock
   if (std::exception_ptr error = failure()) {
@@ -139,9 +139,9 @@ void Group::issue(const CallPtr& call) {
   if (call->in_turn) call->turn = std::make_shared<Turn>(Turns::of(call->device));
   bool ready = queue_.empty() && !call->agree && (!call->turn || call->turn->has_come());
   try {
-    for (size_t i = 0; ready && i < call->sources.size(); ++i) {
-      const Source& source = call->sources[i];
-      ready = call->on_device ? source.launched() : source.ready();
+    for (size_t i = 0; ready && i < call->operands.size(); ++i) {
+      const Operand& operand = call->operands[i];
+      ready = call->on_device ? operand.launched() : operand.ready();
     }
   } catch (...) {
     ready = false;  // the queue finds the same error and settles the call with it
@@ -173,7 +173,7 @@ void Group::run_queue() {
       running_ = false;
       return;
     }
-    const CallPtr call = queue_.front();  // stays there, so that nobody overtakes it
+    const CollectivePtr call = queue_.front();  // stays there, so that nobody overtakes it
     order.unlock();
     const bool ready = await_sources(call) && (!call->agree || agree(call)) && await_turn(call);
     order.lock();
@@ -188,11 +188,11 @@ void Group::run_queue() {
   }
 }
 
-bool Group::await_sources(const CallPtr& call) {
+bool Group::await_sources(const CollectivePtr& call) {
   try {
-    for (const Source& source : call->sources) {
+    for (const Operand& operand : call->operands) {
       const auto left = left_of(*call);
-      if (!(call->on_device ? source.await_launch(left) : source.await(left))) {
+      if (!(call->on_device ? operand.await_launch(left) : operand.await(left))) {
         complete(call, make_error("its inputs were not computed in time"), true);
         return false;
       }
@@ -204,7 +204,7 @@ bool Group::await_sources(const CallPtr& call) {
   }
 }
 
-bool Group::await_turn(const CallPtr& call) {
+bool Group::await_turn(const CollectivePtr& call) {
   if (!call->turn || call->turn->await(call->issued + call->timeout)) return true;
   if (call->promise->done()) return false;  // it has failed meanwhile
   complete(call, make_error("what was called before on the device did not start in time"), true);
@@ -216,7 +216,7 @@ c10d::Store& Group::store() {
   return *store_;
 }
 
-bool Group::agree(const CallPtr& call) {
+bool Group::agree(const CollectivePtr& call) {
   try {
     const std::string problem =
         compare_with_others(store(), info_, *call, [&] { return call->promise->done(); });
@@ -249,7 +249,7 @@ bool is_of_arguments(const std::exception_ptr& error) {
 
 }  // namespace
 
-std::function<void()> Group::start(const CallPtr& call) {
+std::function<void()> Group::start(const CollectivePtr& call) {
   const PlainTensors plain;
   Flight::get().start(call->record);
   call->started_ns = base::journal::now_ns();
@@ -302,13 +302,13 @@ std::function<void()> Group::start(const CallPtr& call) {
   return [step] { step(nullptr); };
 }
 
-void Group::complete(const CallPtr& call, std::exception_ptr error, bool of_transport) {
+void Group::complete(const CollectivePtr& call, std::exception_ptr error, bool of_transport) {
   const PlainTensors plain;
   if (!error) {
     try {
       if (call->finish) call->finish(*call);
       if (!call->promise->done()) {
-        for (Target& target : call->targets) target.deliver();
+        for (Destination& destination : call->destinations) destination.deliver();
       }
     } catch (...) {
       error = std::current_exception();
@@ -316,8 +316,8 @@ void Group::complete(const CallPtr& call, std::exception_ptr error, bool of_tran
     }
   }
   // Before the promise is kept: see DeviceValue::demand.
-  call->sources.clear();
-  call->targets.clear();
+  call->operands.clear();
+  call->destinations.clear();
   call->start = nullptr;
   call->finish = nullptr;
   if (error && of_transport && info_.size > 1) {
@@ -329,7 +329,7 @@ void Group::complete(const CallPtr& call, std::exception_ptr error, bool of_tran
 
 namespace {
 
-void add_span(const GroupInfo& info, const Call& call, bool failed) {
+void add_span(const GroupInfo& info, const Collective& call, bool failed) {
   const int64_t end = base::journal::now_ns();
   const int64_t start = call.started_ns != 0 ? call.started_ns : end;
   base::journal::add(base::journal::Kind::kCollective, call.op, start, end - start, 0, 0,
@@ -351,7 +351,7 @@ void add_span(const GroupInfo& info, const Call& call, bool failed) {
 
 }  // namespace
 
-void Group::settle(const CallPtr& call, std::exception_ptr error) {
+void Group::settle(const CollectivePtr& call, std::exception_ptr error) {
   if (call->turn) call->turn->pass();
   Flight::get().finish(call->record, text_of(error));
   {

@@ -14,7 +14,7 @@
 
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
-#include "csrc/distributed/call.h"
+#include "csrc/distributed/collective.h"
 #include "csrc/distributed/history.h"
 
 namespace torch_tpu::distributed {
@@ -37,7 +37,7 @@ class Group : public std::enable_shared_from_this<Group> {
   const GroupInfo& info() const noexcept { return info_; }
 
   // Counts, records and starts the call, or queues it. Throws when the group has failed before.
-  void issue(const CallPtr& call);
+  void issue(const CollectivePtr& call);
 
   // Throws what the group failed with, if it has.
   void check();
@@ -64,38 +64,38 @@ class Group : public std::enable_shared_from_this<Group> {
   // Whatever ranks have called so far must have been the same; see history.h.
   std::vector<History::Mark> marks();
   std::optional<uint64_t> first_difference(const std::vector<History::Mark>& theirs);
-  std::vector<CallPtr> recent();
-  std::vector<CallPtr> outstanding();
+  std::vector<CollectivePtr> recent();
+  std::vector<CollectivePtr> outstanding();
   // Ends every call with an error made for it, and the group with it.
-  void fail_all(const std::function<std::string(const Call*)>& text);
+  void fail_all(const std::function<std::string(const Collective*)>& text);
 
-  static std::string describe(const GroupInfo& info, const Call& call);
+  static std::string describe(const GroupInfo& info, const Collective& call);
 
  private:
   void start_thread();  // unless it runs; under order_
   void run_queue();
   // Under order_. What it returns is to be called without: it may end the call, and who waits for
   // that may call or stop this group.
-  [[nodiscard]] std::function<void()> start(const CallPtr& call);
-  bool await_sources(const CallPtr& call);
-  bool await_turn(const CallPtr& call);
+  [[nodiscard]] std::function<void()> start(const CollectivePtr& call);
+  bool await_sources(const CollectivePtr& call);
+  bool await_turn(const CollectivePtr& call);
   // Compares with the other ranks; false when the call failed.
-  bool agree(const CallPtr& call);
-  void complete(const CallPtr& call, std::exception_ptr error, bool of_transport);
-  void settle(const CallPtr& call, std::exception_ptr error);
+  bool agree(const CollectivePtr& call);
+  void complete(const CollectivePtr& call, std::exception_ptr error, bool of_transport);
+  void settle(const CollectivePtr& call, std::exception_ptr error);
   c10d::Store& store();  // a connection of our own, so that nobody waits for us
   std::exception_ptr failure();
 
   const GroupInfo info_;
 
   std::mutex order_;  // of starting calls; taken before mutex_
-  std::deque<CallPtr> queue_;
+  std::deque<CollectivePtr> queue_;
   std::condition_variable queued_;  // with order_
   bool running_ = false;            // the thread; with order_
   bool stopping_ = false;
 
   std::mutex mutex_;
-  std::map<uint64_t, CallPtr> outstanding_;  // by record
+  std::map<uint64_t, CollectivePtr> outstanding_;  // by record
   std::condition_variable settled_;
   Progress progress_;
   History history_;

@@ -5,14 +5,14 @@
 
 namespace torch_tpu::distributed {
 
-void Group::fail_all(const std::function<std::string(const Call*)>& text) {
-  const std::vector<CallPtr> calls = outstanding();
+void Group::fail_all(const std::function<std::string(const Collective*)>& text) {
+  const std::vector<CollectivePtr> calls = outstanding();
   {
     const std::exception_ptr error = make_error(text(calls.empty() ? nullptr : calls[0].get()));
     std::lock_guard lock(mutex_);
     if (!failure_) failure_ = error;
   }
-  for (const CallPtr& call : outstanding()) settle(call, make_error(text(call.get())));
+  for (const CollectivePtr& call : outstanding()) settle(call, make_error(text(call.get())));
 }
 
 void Group::shutdown(bool in_destructor) {
@@ -35,7 +35,7 @@ void Group::stop() {
 }
 
 void Group::abort(const std::string& reason) {
-  fail_all([&](const Call* call) {
+  fail_all([&](const Collective* call) {
     return (call != nullptr ? describe(info_, *call) + ": " : std::string()) + reason;
   });
 }

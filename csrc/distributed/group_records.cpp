@@ -5,7 +5,7 @@
 
 namespace torch_tpu::distributed {
 
-std::string Group::describe(const GroupInfo& info, const Call& call) {
+std::string Group::describe(const GroupInfo& info, const Collective& call) {
   std::string text = "[" + call.op + "] ";
   if (call.message) {
     text += call.peer < 0 ? "message " + std::to_string(call.seq) + " from anyone"
@@ -24,7 +24,7 @@ std::string Group::describe(const GroupInfo& info, const Call& call) {
 Group::Progress Group::progress() {
   std::lock_guard lock(mutex_);
   Progress progress = progress_;
-  const auto words = [](const Call* call) {
+  const auto words = [](const Collective* call) {
     return call == nullptr ? std::string() : call->op + " " + call->detail;
   };
   progress.last = words(history_.last());
@@ -46,14 +46,14 @@ std::optional<uint64_t> Group::first_difference(const std::vector<History::Mark>
   return history_.first_difference(theirs);
 }
 
-std::vector<CallPtr> Group::recent() {
+std::vector<CollectivePtr> Group::recent() {
   std::lock_guard lock(mutex_);
   return history_.calls();
 }
 
-std::vector<CallPtr> Group::outstanding() {
+std::vector<CollectivePtr> Group::outstanding() {
   std::lock_guard lock(mutex_);
-  std::vector<CallPtr> calls;
+  std::vector<CollectivePtr> calls;
   for (const auto& [record, call] : outstanding_) calls.push_back(call);
   return calls;
 }

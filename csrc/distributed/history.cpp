@@ -7,7 +7,7 @@
 
 namespace torch_tpu::distributed {
 
-void History::add(const CallPtr& call) {
+void History::add(const CollectivePtr& call) {
   last_ = call->seq;
   hash_ = base::hash_combine(hash_, call->fingerprint);
   ring_[last_ % kSize] = {call, hash_};
@@ -35,15 +35,15 @@ std::optional<uint64_t> History::first_difference(const std::vector<Mark>& their
   return std::nullopt;
 }
 
-const Call* History::last() const { return at(last_); }
+const Collective* History::last() const { return at(last_); }
 
-const Call* History::at(uint64_t seq) const {
+const Collective* History::at(uint64_t seq) const {
   const Entry* entry = find(seq);
   return entry == nullptr ? nullptr : entry->call.get();
 }
 
-std::vector<CallPtr> History::calls() const {
-  std::vector<CallPtr> found;
+std::vector<CollectivePtr> History::calls() const {
+  std::vector<CollectivePtr> found;
   for (uint64_t seq = last_ - std::min<uint64_t>(last_, kSize - 1); seq <= last_; ++seq) {
     if (const Entry* entry = find(seq)) found.push_back(entry->call);
   }

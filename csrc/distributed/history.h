@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "csrc/distributed/call.h"
+#include "csrc/distributed/collective.h"
 
 namespace torch_tpu::distributed {
 
@@ -19,7 +19,7 @@ class History {
   static constexpr size_t kSize = 256;
 
   // Collectives only, in their order.
-  void add(const CallPtr& call);
+  void add(const CollectivePtr& call);
 
   using Mark = std::pair<uint64_t, uint64_t>;  // number of a collective; the hash after it
   // Some of the last ones, close together at the end: another rank finds one that it has called
@@ -27,13 +27,13 @@ class History {
   std::vector<Mark> marks() const;
   // The first mark of another rank that we have a different hash for.
   std::optional<uint64_t> first_difference(const std::vector<Mark>& theirs) const;
-  std::vector<CallPtr> calls() const;  // oldest first
-  const Call* last() const;            // null before the first
-  const Call* at(uint64_t seq) const;  // null where it is not among the last ones
+  std::vector<CollectivePtr> calls() const;  // oldest first
+  const Collective* last() const;            // null before the first
+  const Collective* at(uint64_t seq) const;  // null where it is not among the last ones
 
  private:
   struct Entry {
-    CallPtr call;
+    CollectivePtr call;
     uint64_t hash = 0;
   };
   const Entry* find(uint64_t seq) const;

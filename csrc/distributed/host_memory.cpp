@@ -73,7 +73,7 @@ at::Tensor plain_on_device(const at::Tensor& tensor) {
   return copy;
 }
 
-Source::Source(const at::Tensor& tensor)
+Operand::Operand(const at::Tensor& tensor)
     : value_(device::cell_of(*tensor.unsafeGetTensorImpl())->load()),
       sizes_(tensor.sizes().begin(), tensor.sizes().end()),
       dtype_(tensor.scalar_type()),
@@ -83,14 +83,14 @@ Source::Source(const at::Tensor& tensor)
   if (numel_ == 0) value_.reset();
 }
 
-bool Source::ready() const {
+bool Operand::ready() const {
   if (!value_) return true;
   if (!host_addressable() || value_->awaited() != nullptr) return false;
   if (value_->promise()) return true;  // delivered as host memory that has been written
   return value_->obtain().is_ready() && !value_->guards();
 }
 
-bool Source::launched() const {
+bool Operand::launched() const {
   if (!value_) return true;
   if (value_->awaited() != nullptr) return false;
   value_->obtain();  // throws what its launch failed with
@@ -98,7 +98,7 @@ bool Source::launched() const {
   return true;
 }
 
-bool Source::await_launch(std::chrono::milliseconds promise_timeout) const {
+bool Operand::await_launch(std::chrono::milliseconds promise_timeout) const {
   if (!value_) return true;
   if (const trace::PromisePtr& promise = value_->promise()) {
     if (!promise->wait_for(promise_timeout)) return false;
@@ -108,7 +108,7 @@ bool Source::await_launch(std::chrono::milliseconds promise_timeout) const {
   return true;
 }
 
-bool Source::await(std::chrono::milliseconds promise_timeout) const {
+bool Operand::await(std::chrono::milliseconds promise_timeout) const {
   if (!value_) return true;
   if (const trace::PromisePtr& promise = value_->promise()) {
     if (!promise->wait_for(promise_timeout)) return false;
@@ -118,7 +118,7 @@ bool Source::await(std::chrono::milliseconds promise_timeout) const {
   return true;
 }
 
-at::Tensor Source::host() const {
+at::Tensor Operand::host() const {
   if (!value_) return new_host(sizes_, dtype_).zero_();
   if (host_addressable()) {
     char* data = static_cast<char*>(value_->obtain().unsafe_pointer());
@@ -129,13 +129,13 @@ at::Tensor Source::host() const {
   return host;
 }
 
-bool Source::worth_taking() const {
+bool Operand::worth_taking() const {
   return value_ && nbytes() >= kWorthTaking && host_addressable() && offset_ == 0 &&
          value_->bytes() == nbytes() && value_->held_only_by(1) &&
          trace::Ledger::of(value_->device()).programs_idle();
 }
 
-Memory Source::into_memory() {
+Memory Operand::into_memory() {
   if (worth_taking()) return Memory(std::move(value_), sizes_, dtype_);
   Memory memory(sizes_, dtype_);
   if (!value_) {
@@ -176,7 +176,7 @@ PJRT_Buffer* Memory::into_buffer(int device) {
       .release();
 }
 
-Target::Target(const at::Tensor& tensor, const trace::PromisePtr& promise, bool keep)
+Destination::Destination(const at::Tensor& tensor, const trace::PromisePtr& promise, bool keep)
     : sizes_(tensor.sizes().begin(), tensor.sizes().end()),
       dtype_(tensor.scalar_type()),
       device_(tensor.device().index()) {
@@ -192,7 +192,7 @@ Target::Target(const at::Tensor& tensor, const trace::PromisePtr& promise, bool 
   }
 }
 
-void Target::use_new_memory() {
+void Destination::use_new_memory() {
   trace::ValuePtr old = std::move(old_);
   const int64_t bytes = value_->bytes();
   // Only where nothing that runs can still be reading it; waiting for that is not worth it.
@@ -205,12 +205,12 @@ void Target::use_new_memory() {
   memory_ = Memory(sizes_, dtype_);
 }
 
-void Target::use_buffer(PJRT_Buffer* buffer) {
+void Destination::use_buffer(PJRT_Buffer* buffer) {
   old_.reset();
   buffer_ = pjrt::Buffer(pjrt::Runtime::get().api(), buffer);
 }
 
-void Target::deliver() {
+void Destination::deliver() {
   value_->deliver(buffer_ ? buffer_.release() : memory_.into_buffer(device_));
   value_.reset();
 }

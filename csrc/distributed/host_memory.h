@@ -1,6 +1,6 @@
 // What a collective reads and writes, as host memory. On XLA:CPU that is the device memory itself:
-// a source is read in place, and a target's memory becomes the tensor's new value. Elsewhere the
-// elements are copied to the host and back.
+// an operand is read in place, and a destination's memory becomes the tensor's new value. Elsewhere
+// the elements are copied to the host and back.
 #pragma once
 
 #include <optional>
@@ -20,9 +20,9 @@ at::Tensor plain_on_device(const at::Tensor& tensor);
 
 // The elements of a readable tensor as they are now; later writes to the tensor do not show. Made
 // on the calling thread after launching what is pending, used on any.
-class Source {
+class Operand {
  public:
-  explicit Source(const at::Tensor& readable);
+  explicit Operand(const at::Tensor& readable);
 
   // Whether reading would not wait.
   bool ready() const;
@@ -31,12 +31,12 @@ class Source {
   // The same for who only hands the value to a program: it need not be computed yet.
   bool launched() const;
   bool await_launch(std::chrono::milliseconds promise_timeout) const;
-  // The value itself, of a tensor from plain_on_device. The source is empty afterwards.
+  // The value itself, of a tensor from plain_on_device. The operand is empty afterwards.
   trace::ValuePtr into_value() { return std::move(value_); }
   // A contiguous CPU tensor that must not be written; valid as long as it lives.
   at::Tensor host() const;
   // Memory that may be written, with the elements in it: that of the value itself when nobody else
-  // holds it and no program can be reading it, else a copy. The source is empty afterwards.
+  // holds it and no program can be reading it, else a copy. The operand is empty afterwards.
   class Memory into_memory();
   int64_t nbytes() const noexcept { return numel_ * item_; }
 
@@ -70,10 +70,10 @@ class Memory {
 };
 
 // A tensor that a collective writes. The tensor has its new value at once; memory comes later.
-class Target {
+class Destination {
  public:
   // `keep`: the collective also reads the old contents (they come with use_memory).
-  Target(const at::Tensor& tensor, const trace::PromisePtr& promise, bool keep);
+  Destination(const at::Tensor& tensor, const trace::PromisePtr& promise, bool keep);
 
   // Called before the transport runs: the memory it shall write.
   void use_memory(Memory memory) { memory_ = std::move(memory); }

@@ -101,7 +101,7 @@ int check_tensors(const char* op, const std::vector<at::Tensor>& tensors) {
 
 }  // namespace
 
-TpuBackend::Start TpuBackend::on_devices(Plan& plan, const CallPtr& call, Start host) {
+TpuBackend::Start TpuBackend::on_devices(Plan& plan, const CollectivePtr& call, Start host) {
   std::optional<XlaCollective> what = xla_->plan(*plan.xla, plan.reads, plan.writes);
   if (!what) return host;
   for (const Tensors* tensors : {&plan.reads, &plan.writes}) {
@@ -123,8 +123,8 @@ TpuBackend::Start TpuBackend::on_devices(Plan& plan, const CallPtr& call, Start 
   plan.in_place = true;
   call->on_device = true;
   call->in_turn = xla_->spans();
-  return [xla = xla_, what = std::move(*what), weak = std::weak_ptr<Call>(call),
-          host = std::move(host)](Call&) { return xla->start(what, weak.lock(), host); };
+  return [xla = xla_, what = std::move(*what), weak = std::weak_ptr<Collective>(call),
+          host = std::move(host)](Collective&) { return xla->start(what, weak.lock(), host); };
 }
 
 WorkPtr TpuBackend::issue(Plan plan, Start start) {
@@ -132,7 +132,7 @@ WorkPtr TpuBackend::issue(Plan plan, Start start) {
                    group_->info().name, "' was made by the process that forked this one. Make a ",
                    "new one here.");
   const at::AutoDispatchBelowADInplaceOrView below;  // copies of inputs are no part of any graph
-  auto call = std::make_shared<Call>();
+  auto call = std::make_shared<Collective>();
   int device = check_tensors(plan.op, plan.reads);
   device = std::max(device, check_tensors(plan.op, plan.writes));
   if (xla_ && plan.xla) start = on_devices(plan, call, std::move(start));
@@ -147,21 +147,21 @@ WorkPtr TpuBackend::issue(Plan plan, Start start) {
   call->start = std::move(start);
   group_->check();
   {
-    Tensors sources;
+    Tensors operands;
     for (const at::Tensor& tensor : plan.reads) {
-      sources.push_back(call->on_device ? plain_on_device(tensor) : readable(tensor));
+      operands.push_back(call->on_device ? plain_on_device(tensor) : readable(tensor));
     }
     if (device >= 0) dispatch::launch_pending(device, dispatch::Cut::kCollective);
-    for (const at::Tensor& tensor : sources) call->sources.emplace_back(tensor);
+    for (const at::Tensor& tensor : operands) call->operands.emplace_back(tensor);
   }
   for (const at::Tensor& tensor : plan.writes) {
-    call->targets.emplace_back(tensor, call->promise, plan.in_place);
+    call->destinations.emplace_back(tensor, call->promise, plan.in_place);
   }
   if (device >= 0) trace::Ledger::of(device).add(call->promise);
   call->device = std::max(device, call->on_device ? xla_->device() : 0);
-  std::vector<Target::Copy> copies;
-  for (const Target& target : call->targets) {
-    if (target.copy()) copies.push_back(*target.copy());
+  std::vector<Destination::Copy> copies;
+  for (const Destination& destination : call->destinations) {
+    if (destination.copy()) copies.push_back(*destination.copy());
   }
   group_->issue(call);
   // What follows runs while the transport is at work already.

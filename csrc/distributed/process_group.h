@@ -81,19 +81,19 @@ class TpuBackend final : public c10d::Backend {
     bool local_detail = false;
     bool blocking = false;
     bool message = false, receives = false;
-    bool rooted = false;  // see Call
+    bool rooted = false;  // see Collective
     int peer = -1;
     std::optional<XlaTransport::Ask> xla = std::nullopt;  // as what it may run on the devices
   };
-  using Start = std::function<std::vector<WorkPtr>(Call&)>;
+  using Start = std::function<std::vector<WorkPtr>(Collective&)>;
   // `start` asks the transport on host memory; XLA takes the call instead where it can.
   WorkPtr issue(Plan plan, Start start);
   // What starts the plan on the devices, or `host` where they do not take it. May change what it
   // says and reads.
-  Start on_devices(Plan& plan, const CallPtr& call, Start host);
+  Start on_devices(Plan& plan, const CollectivePtr& call, Start host);
   // The pieces for each rank go out of one flat buffer and into another, which `finish` gets.
   WorkPtr exchange(Plan plan, std::vector<int64_t> input_bytes, std::vector<int64_t> output_bytes,
-                   std::function<void(Call&, const at::Tensor& received)> finish);
+                   std::function<void(Collective&, const at::Tensor& received)> finish);
   WorkPtr keep(WorkPtr work);  // for coalescing
   void end(bool in_destructor);
   std::chrono::milliseconds timeout_or_default(std::chrono::milliseconds given) const;

@@ -89,7 +89,7 @@ void Watchdog::leave(Watched& watched) {
   }
 }
 
-void Watchdog::report(const std::shared_ptr<Group>& group, const CallPtr& call,
+void Watchdog::report(const std::shared_ptr<Group>& group, const CollectivePtr& call,
                       const std::string& text, bool final) {
   {
     std::lock_guard lock(mutex_);
@@ -99,7 +99,7 @@ void Watchdog::report(const std::shared_ptr<Group>& group, const CallPtr& call,
       return;
     }
   }
-  group->fail_all([&](const Call* other) {
+  group->fail_all([&](const Collective* other) {
     return other == nullptr ? text : Group::describe(group->info(), *other) + ": " + text;
   });
 }
@@ -179,9 +179,9 @@ void Watchdog::look(const WatchedPtr& item) {
   if (heed_alarm(watched)) return;
   compare_with_first(watched);
   if (watched.over) return;
-  const std::vector<CallPtr> calls = watched.group->outstanding();
+  const std::vector<CollectivePtr> calls = watched.group->outstanding();
   if (calls.empty()) return;
-  Call& oldest = *calls.front();
+  Collective& oldest = *calls.front();
   const auto age = Clock::now() - oldest.issued;
   if (age > oldest.timeout + 200ms) {
     handle({watched.group, calls.front(), "it timed out", false});
@@ -205,7 +205,7 @@ void Watchdog::look(const WatchedPtr& item) {
 bool Watchdog::transport_died(const std::string& text) {
   bool any = false;
   for (const WatchedPtr& watched : all()) {
-    const std::vector<CallPtr> calls = watched->group->outstanding();
+    const std::vector<CollectivePtr> calls = watched->group->outstanding();
     if (calls.empty()) continue;
     report(watched->group, calls.front(), text);
     any = true;
@@ -213,7 +213,7 @@ bool Watchdog::transport_died(const std::string& text) {
   return any;
 }
 
-bool Watchdog::somebody_is_gone(Watched& watched, const Call& call) {
+bool Watchdog::somebody_is_gone(Watched& watched, const Collective& call) {
   const GroupInfo& info = watched.group->info();
   watched.neighbours.resize(static_cast<size_t>(info.size), -1);
   const bool somebody_left = watched.store->check({kSomebodyLeft});
@@ -274,7 +274,7 @@ void Watchdog::end(Watched& watched, const std::string& why, const std::string& 
       watched.store_lost = true;
     }
   }
-  watched.group->fail_all([&](const Call* call) {
+  watched.group->fail_all([&](const Collective* call) {
     std::string text = call != nullptr ? Group::describe(info, *call) + ": " + why
                                        : "group '" + info.name + "' has failed: " + why;
     if (!said.empty()) text += ". The transport said: " + said;

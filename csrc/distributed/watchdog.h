@@ -23,8 +23,8 @@ class Watchdog {
   void forget(const Group* group);
   // The transport failed, or (final) it is already known what is wrong. Returns at once; the call
   // is settled by the watchdog.
-  void report(const std::shared_ptr<Group>& group, const CallPtr& call, const std::string& text,
-              bool final = false);
+  void report(const std::shared_ptr<Group>& group, const CollectivePtr& call,
+              const std::string& text, bool final = false);
   // A thread of the transport has died, as Gloo's does when it gets more bytes than it expects; all
   // groups that wait for something fail. True when there are any.
   bool transport_died(const std::string& text);
@@ -46,7 +46,9 @@ class Watchdog {
     std::optional<uint64_t> left;
 
     // It will never do its part in that call. Of a message nobody knows.
-    bool left_before(const Call& call) const { return left && !call.message && *left < call.seq; }
+    bool left_before(const Collective& call) const {
+      return left && !call.message && *left < call.seq;
+    }
   };
   struct Watched {
     std::shared_ptr<Group> group;
@@ -65,7 +67,7 @@ class Watchdog {
   using WatchedPtr = std::shared_ptr<Watched>;
   struct Report {
     std::shared_ptr<Group> group;
-    CallPtr call;
+    CollectivePtr call;
     std::string text;
     bool final;
   };
@@ -77,7 +79,7 @@ class Watchdog {
   void look(const WatchedPtr& watched);
   void handle(const Report& report);
   // Who is to blame for a call that failed: an English sentence, and the ranks.
-  std::string diagnose(Watched& watched, const Call& call, bool timed_out);
+  std::string diagnose(Watched& watched, const Collective& call, bool timed_out);
   std::optional<Beat> read_beat(Watched& watched, int rank);
   void end(Watched& watched, const std::string& why, const std::string& said, bool tell);
   bool take_others_verdict(Watched& watched);
@@ -88,7 +90,7 @@ class Watchdog {
   // Asks all ranks for their last calls: what they do not agree on, in words, or "".
   std::string ask_everybody(Watched& watched);
   // A process of the group on this machine has ended, or a rank has left without this call.
-  bool somebody_is_gone(Watched& watched, const Call& call);
+  bool somebody_is_gone(Watched& watched, const Collective& call);
   void linger();
   WatchedPtr find(const Group* group);
   std::vector<WatchedPtr> all();

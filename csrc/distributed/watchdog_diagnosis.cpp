@@ -18,7 +18,7 @@ constexpr auto kSilent = 1200ms;  // a rank that gave no sign for so long is tak
 
 }  // namespace
 
-std::string Watchdog::diagnose(Watched& watched, const Call& call, bool timed_out) {
+std::string Watchdog::diagnose(Watched& watched, const Collective& call, bool timed_out) {
   const GroupInfo& info = watched.group->info();
   const auto seconds = [](auto time) {
     char text[32];

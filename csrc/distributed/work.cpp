@@ -25,9 +25,9 @@ c10::intrusive_ptr<c10::ivalue::Future> new_future(const std::vector<at::Tensor>
 
 }  // namespace
 
-TpuWork::TpuWork(int rank, c10d::OpType type, const char* title, CallPtr call,
+TpuWork::TpuWork(int rank, c10d::OpType type, const char* title, CollectivePtr call,
                  std::vector<at::Tensor> inputs, std::vector<at::Tensor> outputs,
-                 std::vector<Target::Copy> copies, bool blocking)
+                 std::vector<Destination::Copy> copies, bool blocking)
     : Work(rank, type, title, inputs),
       call_(std::move(call)),
       promise_(call_->promise),
@@ -47,7 +47,7 @@ void TpuWork::finish_with(const c10::intrusive_ptr<TpuWork>& work) {
 }
 
 void TpuWork::copy_results() {
-  std::vector<Target::Copy> copies;
+  std::vector<Destination::Copy> copies;
   {
     std::lock_guard lock(copies_mutex_);
     copies.swap(copies_);
@@ -56,7 +56,7 @@ void TpuWork::copy_results() {
   // As a kernel would: neither autograd nor inference mode has a say in it.
   const c10::impl::ExcludeDispatchKeyGuard below(
       c10::autograd_dispatch_keyset_with_ADInplaceOrView);
-  for (const Target::Copy& copy : copies) copy.to.copy_(copy.from);
+  for (const Destination::Copy& copy : copies) copy.to.copy_(copy.from);
 }
 
 bool TpuWork::isCompleted() {

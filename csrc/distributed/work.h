@@ -3,15 +3,15 @@
 // block.
 #pragma once
 
-#include "csrc/distributed/call.h"
+#include "csrc/distributed/collective.h"
 
 namespace torch_tpu::distributed {
 
 class TpuWork final : public c10d::Work {
  public:
-  TpuWork(int rank, c10d::OpType type, const char* title, CallPtr call,
+  TpuWork(int rank, c10d::OpType type, const char* title, CollectivePtr call,
           std::vector<at::Tensor> inputs, std::vector<at::Tensor> outputs,
-          std::vector<Target::Copy> copies, bool blocking);
+          std::vector<Destination::Copy> copies, bool blocking);
 
   // After the call was issued: writes through views now where that waits for nothing, else later.
   void place_results();
@@ -31,12 +31,12 @@ class TpuWork final : public c10d::Work {
  private:
   void copy_results();
 
-  const CallPtr call_;
+  const CollectivePtr call_;
   const trace::PromisePtr promise_;
   const std::vector<at::Tensor> outputs_;
   const bool blocking_;
   std::mutex copies_mutex_;
-  std::vector<Target::Copy> copies_;
+  std::vector<Destination::Copy> copies_;
   std::mutex future_mutex_;
   c10::intrusive_ptr<c10::ivalue::Future> future_;
 };

@@ -81,18 +81,19 @@ std::shared_ptr<Meeting> XlaTransport::meeting() {
   return meeting_;
 }
 
-std::vector<WorkPtr> XlaTransport::start(const XlaCollective& what, const CallPtr& call,
-                                         const std::function<std::vector<WorkPtr>(Call&)>& host) {
+std::vector<WorkPtr> XlaTransport::start(
+    const XlaCollective& what, const CollectivePtr& call,
+    const std::function<std::vector<WorkPtr>(Collective&)>& host) {
   const std::shared_ptr<Meeting> meeting = this->meeting();
   Meeting::Part part;
   part.rank = place_.rank;
   part.program = XlaProgram::get(what, ids_);
   if (!part.program) {
     Flight::get().over_host(call->record);
-    for (const Source& source : call->sources) source.await(call->timeout);
+    for (const Operand& operand : call->operands) operand.await(call->timeout);
     return host(*call);
   }
-  for (Source& source : call->sources) part.args.push_back(source.into_value());
+  for (Operand& operand : call->operands) part.args.push_back(operand.into_value());
   if (part.args.empty()) {
     const int32_t one = 1;
     part.args.push_back(dispatch::upload_pack(stablehlo::DType::kS32, &one, 1, place_.device));
@@ -109,8 +110,8 @@ std::vector<WorkPtr> XlaTransport::start(const XlaCollective& what, const CallPt
     }
     try {
       const pjrt::Event ready = outputs.at(0).ready_event();
-      for (size_t i = 0; i < call->targets.size(); ++i) {
-        call->targets[i].use_buffer(outputs.at(i).release());
+      for (size_t i = 0; i < call->destinations.size(); ++i) {
+        call->destinations[i].use_buffer(outputs.at(i).release());
       }
       ready.on_ready([future](const pjrt::Error* failed) {
         if (failed != nullptr) {

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "csrc/distributed/call.h"
+#include "csrc/distributed/collective.h"
 #include "csrc/distributed/meeting.h"
 
 namespace torch_tpu::distributed {
@@ -44,10 +44,10 @@ class XlaTransport : public std::enable_shared_from_this<XlaTransport> {
   // lists empty: a barrier. A list of outputs or inputs may be empty where this rank has none.
   std::optional<XlaCollective> plan(const Ask& ask, const std::vector<at::Tensor>& reads,
                                     const std::vector<at::Tensor>& writes) const;
-  // Starts it with the call's sources. The work is done when its targets have been computed. Where
-  // the compiler does not take it, `host` starts it, on all ranks alike.
-  std::vector<WorkPtr> start(const XlaCollective& what, const CallPtr& call,
-                             const std::function<std::vector<WorkPtr>(Call&)>& host);
+  // Starts it with the call's operands. The work is done when its destinations have been computed.
+  // Where the compiler does not take it, `host` starts it, on all ranks alike.
+  std::vector<WorkPtr> start(const XlaCollective& what, const CollectivePtr& call,
+                             const std::function<std::vector<WorkPtr>(Collective&)>& host);
   // The group is over: what has been brought and not been used is dropped.
   void leave();
 

@@ -13,18 +13,19 @@ Entries build() {
     void (*add)(Entries&);
     Overlap overlap = Overlap::kFine;
     Bounded bounded = Bounded::kNo;
+    bool elementwise = false;
   };
   static constexpr Family kFamilies[] = {
-      {add_unary, Overlap::kSameOnly, Bounded::kAny},
-      {add_binary, Overlap::kSameOnly, Bounded::kAny},
-      {add_compare, Overlap::kSameOnly, Bounded::kAny},
-      {add_activation, Overlap::kSameOnly, Bounded::kAny},
+      {add_unary, Overlap::kSameOnly, Bounded::kAny, true},
+      {add_binary, Overlap::kSameOnly, Bounded::kAny, true},
+      {add_compare, Overlap::kSameOnly, Bounded::kAny, true},
+      {add_activation, Overlap::kSameOnly, Bounded::kAny, true},
       {add_scan, Overlap::kSameOnly},
       {add_sort, Overlap::kSameOnly},
-      {add_copy, Overlap::kSameOnly},
+      {add_copy, Overlap::kSameOnly, Bounded::kNo, true},
       {add_index, Overlap::kNone},
       {add_scatter, Overlap::kNone},
-      {add_foreach},
+      {add_foreach, Overlap::kFine, Bounded::kNo, true},
       {add_optimizer},
       {add_reduce},
       {add_softmax},
@@ -54,6 +55,7 @@ Entries build() {
     for (size_t i = first; i < entries.size(); ++i) {
       if (!entries[i].overlap) entries[i].overlap = family.overlap;
       entries[i].bounded = family.bounded;
+      entries[i].elementwise = family.elementwise || entries[i].cpu_scalars;
     }
   }
   mark_bounded(entries);

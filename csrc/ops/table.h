@@ -35,6 +35,8 @@ struct Entry {
 
   // TensorIterator ops: 0-d CPU tensors may mix with device tensors and become runtime scalars.
   bool cpu_scalars = false;
+  // Its lowering multiplies no matrices, so their precision is not part of the key. Set by family.
+  bool elementwise = false;
   // Draws random numbers: Call::rng_state() may be used.
   bool random = false;
   // Arguments this op writes although its schema does not say so (batch norm's running statistics).

@@ -9,7 +9,7 @@
 
 #include "csrc/base/env.h"
 #include "csrc/base/fork.h"
-#include "csrc/pjrt/span.h"
+#include "csrc/pjrt/membership.h"
 
 namespace torch_tpu::pjrt {
 namespace {
@@ -79,8 +79,8 @@ Runtime::Runtime() {
   const PluginSpec spec = resolve_plugin(base::env_plugin(), search_dirs());
   auto plugin = Plugin::load(spec.path, spec.kind);
   kind_ = plugin->kind();
-  const Span span = current_span();
-  if (span.processes > 1 && kind_ == PlatformKind::kCpu) {
+  const Membership membership = current_membership();
+  if (membership.processes > 1 && kind_ == PlatformKind::kCpu) {
     // It would start as if nothing had been said: options and callbacks are ignored.
     throw std::runtime_error(
         "The XLA:CPU plugin's client cannot span processes: it knows no other nodes and has no "
@@ -88,11 +88,11 @@ Runtime::Runtime() {
         "then go by Gloo.");
   }
   NamedValues client_options = Client::default_options(kind_);
-  if (span.processes > 1 && kind_ == PlatformKind::kCuda) {
-    client_options["node_id"] = int64_t{span.process};
-    client_options["num_nodes"] = int64_t{span.processes};
+  if (membership.processes > 1 && kind_ == PlatformKind::kCuda) {
+    client_options["node_id"] = int64_t{membership.process};
+    client_options["num_nodes"] = int64_t{membership.processes};
   }
-  client_ = Client::create(std::move(plugin), client_options, span.store);
+  client_ = Client::create(std::move(plugin), client_options, membership.store);
   for (const Device& device : client_->addressable_devices()) devices_.push_back(device.raw());
   if (devices_.empty()) {
     throw std::runtime_error("The PJRT plugin '" + spec.path + "' started but offers no device.");

@@ -19,17 +19,17 @@ size_t count_of(const pjrt::Buffer& buffer, size_t buffers, size_t flags) {
 
 }  // namespace
 
-Flags::Flags(std::vector<pjrt::Buffer> buffers, Sources sources, Owner owner)
+Flags::Flags(std::vector<pjrt::Buffer> buffers, Places places, Owner owner)
     : buffers_(std::move(buffers)),
-      values_(sources.size(), ops::kNoViolation),
-      sources_(std::move(sources)),
+      values_(places.size(), ops::kNoViolation),
+      places_(std::move(places)),
       owner_(std::move(owner)),
-      reported_(new std::atomic<uint64_t>[sources_.size()]) {
-  for (size_t i = 0; i < sources_.size(); ++i) reported_[i].store(0);
+      reported_(new std::atomic<uint64_t>[places_.size()]) {
+  for (size_t i = 0; i < places_.size(); ++i) reported_[i].store(0);
   if (pjrt::Runtime::get().host_addressable()) return;
   for (const pjrt::Buffer& buffer : buffers_) {
     early_.emplace_back(std::in_place, buffer,
-                        count_of(buffer, buffers_.size(), sources_.size()) * kBytes);
+                        count_of(buffer, buffers_.size(), places_.size()) * kBytes);
   }
 }
 

@@ -24,21 +24,21 @@ namespace torch_tpu::trace {
 class Flags final : public c10::intrusive_ptr_target {
  public:
   // Where a flag comes from. The pointers lead into the program that `owner` keeps.
-  struct Source {
+  struct Place {
     const ops::ValueCheck* check = nullptr;
     const std::string* op = nullptr;  // null: the call has not returned yet, so it needs no name
     IssueLine line;
     uint32_t thread = 0;  // that issued the call
   };
-  using Sources = c10::SmallVector<Source, 2>;
+  using Places = c10::SmallVector<Place, 2>;
   using Owner = c10::intrusive_ptr<c10::intrusive_ptr_target>;
 
   // `buffers` hold all flags in order, each one or several numbers of s64. Where a transfer takes
   // its time it begins now, so that the read which raises finds it done.
-  Flags(std::vector<pjrt::Buffer> buffers, Sources sources, Owner owner);
+  Flags(std::vector<pjrt::Buffer> buffers, Places places, Owner owner);
 
-  size_t size() const noexcept { return sources_.size(); }
-  const Source& source(size_t index) const { return sources_[index]; }
+  size_t size() const noexcept { return places_.size(); }
+  const Place& place(size_t index) const { return places_[index]; }
 
   // Neither waits. Whether they are there; whether they are and all in order.
   bool known() noexcept;
@@ -69,7 +69,7 @@ class Flags final : public c10::intrusive_ptr_target {
   std::vector<pjrt::Buffer> buffers_;
   std::vector<std::optional<pjrt::EarlyRead>> early_;
   std::vector<int64_t> values_;
-  const Sources sources_;
+  const Places places_;
   const Owner owner_;
   std::unique_ptr<std::atomic<uint64_t>[]> reported_;  // the number of the report; 0: none
   static std::atomic<uint64_t> reports_;

@@ -31,8 +31,9 @@ void set_line_hooks(LineHooks hooks);
 
 // A small number for the calling thread, never used again for another one.
 inline uint32_t this_thread() noexcept {
-  static std::atomic<uint32_t> next{1};
-  thread_local const uint32_t mine = next.fetch_add(1, std::memory_order_relaxed);
+  static constinit std::atomic<uint32_t> next{1};
+  thread_local constinit uint32_t mine = 0;  // not initialised by a call: every op asks
+  if (mine == 0) mine = next.fetch_add(1, std::memory_order_relaxed);
   return mine;
 }
 

@@ -17,14 +17,12 @@ namespace torch_tpu::trace {
 
 class Key {
  public:
-  void add(uint64_t word) { words_.push_back(word); }
-  void add(int64_t word) { words_.push_back(static_cast<uint64_t>(word)); }
-  void add(double word) { words_.push_back(std::bit_cast<uint64_t>(word)); }
+  C10_ALWAYS_INLINE void add(uint64_t word) { words_.push_back(word); }
+  C10_ALWAYS_INLINE void add(int64_t word) { add(static_cast<uint64_t>(word)); }
+  void add(double word) { add(std::bit_cast<uint64_t>(word)); }
   // Its bits: an integer and a double may have the same, so a word before says which it is.
-  void add_bits(const base::Number& number) { words_.push_back(number.bits()); }
-  void add(ShapeRef shape) {
-    for (int64_t d : shape) words_.push_back(static_cast<uint64_t>(d));
-  }
+  void add_bits(const base::Number& number) { add(number.bits()); }
+  C10_ALWAYS_INLINE void add(ShapeRef shape) { words_.append(shape.begin(), shape.end()); }
   void add_text(std::string_view text) {
     add(static_cast<uint64_t>(text.size()));
     for (size_t i = 0; i < text.size(); i += 8) {

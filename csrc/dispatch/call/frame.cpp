@@ -16,10 +16,10 @@ using Form = trace::TensorArg::Form;
 
 namespace {
 
-// Settings outside the arguments that programs depend on. Elementwise ops multiply no matrices, and
-// asking for the precision costs a lookup by name.
+// Settings outside the arguments that programs depend on. Asking for the precision of products
+// costs a lookup by name.
 uint64_t context_word(const Op& op) {
-  const bool elementwise = op.entry->cpu_scalars;
+  const bool elementwise = op.entry->elementwise;
   const auto precision =
       elementwise ? at::Float32MatmulPrecision{} : at::globalContext().float32MatmulPrecision();
   // Some Meta kernels raise for ops that are not deterministic on other devices.

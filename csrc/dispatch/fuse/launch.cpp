@@ -49,6 +49,19 @@ bool takes(const FusedProgram& program, const trace::Signature& signature) {
 }  // namespace
 
 void Launcher::run(trace::Segment& segment, int device) {
+  const uint32_t thread = segment.nodes.back().thread;
+  try {
+    run_best(segment, device);
+  } catch (...) {  // none is expected: nobody may be left waiting even so
+    const std::exception_ptr error = std::current_exception();
+    fail(thread, error);
+    for (const trace::ValuePtr& output : segment.outputs) {
+      if (output && output->pending()) output->fail(error);
+    }
+  }
+}
+
+void Launcher::run_best(trace::Segment& segment, int device) {
   signature_.build(segment);
   if (segment.nodes.size() == 1) {
     run_singly(segment, device);
@@ -247,12 +260,12 @@ bool Launcher::run_fused(const trace::FusedPtr& owner, const trace::FusedPtr& pi
   for (uint32_t k : program.alive) results.push_back(std::move(segment.outputs[k]));
   trace::FlagsPtr flags;
   if (!piece->checks.empty()) {
-    trace::Flags::Sources sources;
+    trace::Flags::Places places;
     for (const auto& check : piece->checks) {
       const trace::TraceNode& node = segment.nodes[check.node];
-      sources.push_back({check.what, &piece->nodes[check.node]->name, node.line, node.thread});
+      places.push_back({check.what, &piece->nodes[check.node]->name, node.line, node.thread});
     }
-    flags = device::make_flags(outs.take_from(outs.size() - 1), std::move(sources), piece);
+    flags = device::make_flags(outs.take_from(outs.size() - 1), std::move(places), piece);
   }
   program.runs.fetch_add(1, std::memory_order_relaxed);
   segment.inputs.clear();  // donated memory is counted once, as the result's

@@ -31,6 +31,7 @@ class Launcher {
   std::vector<Failure> take_failures();
 
  private:
+  void run_best(trace::Segment& segment, int device);
   // `owner` is the program of `piece`, or a bounded one that serves it. False, and nothing has
   // happened, where it found no room.
   bool run_fused(const trace::FusedPtr& owner, const trace::FusedPtr& piece,

@@ -49,11 +49,13 @@ trace::PlannerLimits default_limits(int device) {
 }
 
 struct Pending {
-  explicit Pending(int device) : planner(default_limits(device)) {}
+  explicit Pending(int device)
+      : planner(default_limits(device)), ledger(trace::Ledger::of(device)) {}
 
   std::mutex mutex;  // of what follows
   trace::Segment segment;
   trace::Planner planner;
+  trace::Ledger& ledger;
   // Inputs that a collective still has to deliver, and which node takes them.
   std::vector<std::pair<size_t, trace::PromisePtr>> awaited;
 
@@ -91,11 +93,12 @@ int64_t fresh_bytes(const trace::Program& program) {
 
 // Whether the results of one more call are within the limit, if all that is pending is alive. Under
 // the mutex.
-bool has_room(const Pending& pending, int device, const trace::Program& program) {
-  trace::Ledger& ledger = trace::Ledger::of(device);
-  const int64_t limit = ledger.limit();
-  return limit == 0 ||
-         ledger.counts().current_bytes + pending.planner.bytes() + fresh_bytes(program) <= limit;
+inline bool has_room(const Pending& pending, const trace::Program& program) {
+  const int64_t limit = pending.ledger.limit();
+  if (limit == 0) [[likely]]
+    return true;
+  const int64_t held = pending.ledger.counts().current_bytes + pending.planner.bytes();
+  return held + fresh_bytes(program) <= limit;
 }
 
 // Whoever launches may need the GIL, to name a line; so nobody waits for them with it.
@@ -148,30 +151,34 @@ void share_out(const std::vector<Launcher::Failure>& failures, Launched& launche
   }
 }
 
+// Moves the first `count` pending nodes, or all, out of the trace. False when there are none. Under
+// the turn to launch.
+bool cut(Pending& pending, size_t count, trace::Segment& segment) {
+  std::lock_guard lock(pending.mutex);
+  if (pending.segment.nodes.empty()) return false;
+  if (count >= pending.segment.nodes.size()) {
+    segment = std::move(pending.segment);
+    pending.segment = std::move(pending.spare);
+  } else {
+    segment = pending.segment.split(count);
+  }
+  pending.planner.cut(count);
+  if (!pending.awaited.empty()) forget_awaited(pending, segment.nodes.size());
+  return true;
+}
+
 // The first `count` pending nodes, or all.
 Launched launch_first(Pending& pending, int device, size_t count, Cut why) {
   pjrt::Runtime::get();  // throws in a forked child, before any lock is taken
   await_inputs(pending, count);
   const auto in_order = take_turn(pending.launching);
   pending.launcher.retry(device);
-  trace::Segment segment;
-  {
-    std::lock_guard lock(pending.mutex);
-    if (count >= pending.segment.nodes.size()) {
-      segment = std::move(pending.segment);
-      pending.segment = std::move(pending.spare);
-    } else {
-      segment = pending.segment.split(count);
-    }
-    pending.planner.cut(count);
-    if (!pending.awaited.empty()) forget_awaited(pending, std::min(count, segment.nodes.size()));
-  }
-  if (!segment.nodes.empty()) {
+  if (trace::Segment segment; cut(pending, count, segment)) {
     base::journal::add_cut(why, static_cast<int64_t>(segment.nodes.size()));
     pending.launcher.run(segment, device);
+    segment.clear();
+    pending.spare = std::move(segment);
   }
-  segment.clear();
-  pending.spare = std::move(segment);
   const std::vector<Launcher::Failure> failures = pending.launcher.take_failures();
   Launched out;
   if (!failures.empty()) share_out(failures, out);
@@ -200,7 +207,7 @@ bool issue_call(Frame& frame, const trace::ProgramPtr& program, c10::Stack* stac
   }
   {
     std::lock_guard lock(pending.mutex);
-    if (pending.planner.full() || !has_room(pending, frame.device, *program)) return false;
+    if (pending.planner.full() || !has_room(pending, *program)) return false;
     uint64_t random[2];
     reserve_random(frame, *program, random);
     trace::Segment& segment = pending.segment;
@@ -243,7 +250,7 @@ void make_room(int device, const trace::Program& program) {
       why = pending.planner.over_budget() ? Cut::kMemoryBudget
             : pending.planner.repeats()   ? Cut::kRepetition
                                           : Cut::kMaximumLength;
-    } else if (has_room(pending, device, program)) {
+    } else if (has_room(pending, program)) {
       return;
     }
   }
@@ -251,7 +258,7 @@ void make_room(int device, const trace::Program& program) {
   if (launched.error) std::rethrow_exception(launched.error);
   std::lock_guard lock(pending.mutex);
   if (pending.planner.pending() == 0) {
-    trace::Ledger::of(device).check_room(fresh_bytes(program));  // says so where it is issued
+    pending.ledger.check_room(fresh_bytes(program));  // says so where it is issued
   }
 }
 

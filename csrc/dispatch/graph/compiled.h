@@ -26,7 +26,7 @@ CompiledPtr load_module(const ModuleToLoad& module);  // see exported.h
 struct BoundedResult {
   std::vector<int> numbers;
   trace::Shape sizes;  // as recorded
-  // Packed (BoundedScope::pack): dense, `order` has the dims from the slowest to the fastest.
+  // Packed (VaryingScope::pack): dense, `order` has the dims from the slowest to the fastest.
   // Otherwise the tensor shows the first elements of each dimension.
   trace::Shape order;
   bool packed = false;

@@ -31,7 +31,7 @@ Recorder& recorder() {
 
 }  // namespace
 
-BoundedScope::BoundedScope(int integers, int floats) {
+VaryingScope::VaryingScope(int integers, int floats) {
   Builder& b = recorder().builder();
   // In the order of the scalar packs: see execute().
   if (floats > 0) {
@@ -47,7 +47,7 @@ BoundedScope::BoundedScope(int integers, int floats) {
   }
 }
 
-Size BoundedScope::size_of(const Extents& extents) const {
+Size VaryingScope::size_of(const Extents& extents) const {
   Size out(extents.constant);
   for (const auto& [index, factor] : extents.terms) {
     out = out + numbers_.at(static_cast<size_t>(index)) * factor;
@@ -55,19 +55,19 @@ Size BoundedScope::size_of(const Extents& extents) const {
   return out;
 }
 
-at::Tensor BoundedScope::vary(const at::Tensor& tensor, int64_t dim, const Extents& size) {
+at::Tensor VaryingScope::vary(const at::Tensor& tensor, int64_t dim, const Extents& size) {
   Recorder& r = recorder();
   const Value x = r.read(tensor);
   const Value varied = r.builder().vary(x, dim, size_of(size));
   return varied.id() == x.id() ? tensor : r.make(varied, tensor.scalar_type());
 }
 
-at::Tensor BoundedScope::trust(const at::Tensor& tensor, int64_t dim) {
+at::Tensor VaryingScope::trust(const at::Tensor& tensor, int64_t dim) {
   Recorder& r = recorder();
   return r.make(r.builder().trust(r.read(tensor), dim), tensor.scalar_type());
 }
 
-std::vector<Varying> BoundedScope::look(const at::Tensor& tensor,
+std::vector<Varying> VaryingScope::look(const at::Tensor& tensor,
                                         const std::vector<std::vector<int64_t>>& samples) {
   Recorder& r = recorder();
   const Builder& b = r.builder();
@@ -89,15 +89,15 @@ std::vector<Varying> BoundedScope::look(const at::Tensor& tensor,
   return out;
 }
 
-at::Tensor BoundedScope::number(int index) {
+at::Tensor VaryingScope::number(int index) {
   return recorder().make(values_.at(static_cast<size_t>(index)), at::kLong);
 }
 
-at::Tensor BoundedScope::float_number(int index) {
+at::Tensor VaryingScope::float_number(int index) {
   return recorder().make(floats_.at(static_cast<size_t>(index)), at::kFloat);
 }
 
-at::Tensor BoundedScope::select(const at::Tensor& tensor, int64_t dim, const Extents& at) {
+at::Tensor VaryingScope::select(const at::Tensor& tensor, int64_t dim, const Extents& at) {
   Recorder& r = recorder();
   Builder& b = r.builder();
   const Value x = r.read(tensor);
@@ -109,7 +109,7 @@ at::Tensor BoundedScope::select(const at::Tensor& tensor, int64_t dim, const Ext
   return r.make(b.reshape(one, ops::without(x.dims(), {dim})), tensor.scalar_type());
 }
 
-at::Tensor BoundedScope::slice(const at::Tensor& tensor, int64_t dim, const Extents& at,
+at::Tensor VaryingScope::slice(const at::Tensor& tensor, int64_t dim, const Extents& at,
                                int64_t length) {
   Recorder& r = recorder();
   Builder& b = r.builder();
@@ -124,7 +124,7 @@ at::Tensor BoundedScope::slice(const at::Tensor& tensor, int64_t dim, const Exte
   return r.make(b.dynamic_slice(longer, starts, sizes), tensor.scalar_type());
 }
 
-at::Tensor BoundedScope::unslice(const at::Tensor& tensor, int64_t dim, const Extents& at,
+at::Tensor VaryingScope::unslice(const at::Tensor& tensor, int64_t dim, const Extents& at,
                                  int64_t length) {
   Recorder& r = recorder();
   Builder& b = r.builder();
@@ -223,7 +223,7 @@ Value gather_rows(const Value& x, const stablehlo::Axis& from, const stablehlo::
 
 }  // namespace
 
-at::Tensor BoundedScope::pack(const at::Tensor& tensor) {
+at::Tensor VaryingScope::pack(const at::Tensor& tensor) {
   Recorder& r = recorder();
   Builder& b = r.builder();
   Value x = r.read(tensor);
@@ -252,7 +252,7 @@ at::Tensor BoundedScope::pack(const at::Tensor& tensor) {
   return r.make(pack_rows(x, rows, step), tensor.scalar_type());
 }
 
-at::Tensor BoundedScope::reshape(const at::Tensor& tensor, const std::vector<int64_t>& dims,
+at::Tensor VaryingScope::reshape(const at::Tensor& tensor, const std::vector<int64_t>& dims,
                                  const std::vector<Extents>& sizes) {
   Recorder& r = recorder();
   Builder& b = r.builder();

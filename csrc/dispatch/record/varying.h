@@ -26,10 +26,10 @@ struct Varying {
   std::vector<int64_t> counts;  // per sample of the numbers: how many count
 };
 
-class BoundedScope {
+class VaryingScope {
  public:
   // Declares the program's numbers. After the arguments, before the first op.
-  BoundedScope(int integers, int floats);
+  VaryingScope(int integers, int floats);
 
   // The tensor again, where only the first elements of the dimension count.
   at::Tensor vary(const at::Tensor& tensor, int64_t dim, const Extents& size);

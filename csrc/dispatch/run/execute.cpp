@@ -55,11 +55,11 @@ trace::FlagsPtr take_flags(const trace::RunnablePtr& program, Outputs& outs, siz
     }
     if (fine) return {};
   }
-  trace::Flags::Sources sources;
+  trace::Flags::Places places;
   for (const ops::ValueCheck& check : program->checks) {
-    sources.push_back({&check, op, line, thread});
+    places.push_back({&check, op, line, thread});
   }
-  return device::make_flags(std::move(buffers), std::move(sources), program);
+  return device::make_flags(std::move(buffers), std::move(places), program);
 }
 
 std::string line_text(trace::IssueLine line) {

@@ -99,13 +99,13 @@ std::vector<ShardedProgram::Parts> ShardedProgram::run(const std::vector<Parts>&
   std::vector<trace::FlagsPtr> flags;  // one of all devices, or one each where they differ
   for (size_t d = 0; d < ndevices && !module_.checks.empty(); ++d) {
     if (d > 0 && !module_.checks_differ) break;
-    trace::Flags::Sources sources;
+    trace::Flags::Places places;
     for (const ops::ValueCheck& check : module_.checks) {
-      sources.push_back({&check, nullptr, {}, trace::this_thread()});
+      places.push_back({&check, nullptr, {}, trace::this_thread()});
     }
     auto self = c10::intrusive_ptr<ShardedProgram>::reclaim_copy(this);
-    flags.push_back(device::make_flags(outs[d].take_from(module_.outputs.size()),
-                                       std::move(sources), std::move(self)));
+    flags.push_back(device::make_flags(outs[d].take_from(module_.outputs.size()), std::move(places),
+                                       std::move(self)));
   }
   const auto guard = [&](trace::DeviceValue& value, bool written) {
     trace::GuardUnion all;

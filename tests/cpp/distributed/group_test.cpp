@@ -26,11 +26,11 @@ GroupInfo info(const std::string& name) {
 
 // A call that needs no tensor; it waits for its turn on a device, and so goes to the group's
 // thread.
-CallPtr queued(std::function<void()> body) {
-  auto call = std::make_shared<Call>();
+CollectivePtr queued(std::function<void()> body) {
+  auto call = std::make_shared<Collective>();
   call->op = "test";
   call->in_turn = true;
-  call->start = [body = std::move(body)](Call&) {
+  call->start = [body = std::move(body)](Collective&) {
     body();
     return std::vector<WorkPtr>();
   };
@@ -54,7 +54,7 @@ TEST(Group, ItsThreadMayDropTheLastReference) {
     auto group = std::make_shared<Group>(info("dropped"));
     const std::weak_ptr<Group> weak = group;
     Turn before(Turns::of(0));
-    const CallPtr call = queued([] {});
+    const CollectivePtr call = queued([] {});
     std::promise<bool> dropped;
     call->promise->on_done([&] {
       group->stop();
@@ -71,7 +71,7 @@ TEST(Group, ItsThreadMayDropTheLastReference) {
 TEST(Group, WhoseCallEndsMayCallAgain) {
   auto group = std::make_shared<Group>(info("again"));
   Turn before(Turns::of(0));
-  const CallPtr first = queued([] {}), second = queued([] {});
+  const CollectivePtr first = queued([] {}), second = queued([] {});
   std::promise<void> issued;
   first->promise->on_done([&] {
     group->issue(second);
@@ -89,7 +89,7 @@ TEST(Group, AStoppedOneServesWhatCameAtTheLastMoment) {
   const std::weak_ptr<Group> weak = group;
   group->stop();
   Turn before(Turns::of(0));
-  const CallPtr call = queued([] {});
+  const CollectivePtr call = queued([] {});
   group->issue(call);
   before.pass();
   EXPECT_TRUE(call->promise->wait_for(5s));
@@ -101,7 +101,7 @@ TEST(Group, ThreadsGetNoSignals) {
   auto group = std::make_shared<Group>(info("signals"));
   Turn before(Turns::of(0));
   bool quiet = false;
-  const CallPtr call = queued(
+  const CollectivePtr call = queued(
       [&] { quiet = blocked_here(SIGINT) && blocked_here(SIGPROF) && blocked_here(SIGTERM); });
   group->issue(call);
   before.pass();
@@ -118,7 +118,7 @@ TEST(Group, ThreadsGetNoSignals) {
 TEST(Group, ASignalEndsTheWaitOfShutdown) {
   auto group = std::make_shared<Group>(info("interrupted"));
   auto before = std::make_unique<Turn>(Turns::of(0));
-  const CallPtr call = queued([] {});
+  const CollectivePtr call = queued([] {});
   group->issue(call);
   base::set_interrupt_check([] { throw base::Interrupted(); });
   EXPECT_THROW(group->shutdown(/*in_destructor=*/false), base::Interrupted);
@@ -134,10 +134,10 @@ TEST(Group, ASignalEndsTheWaitOfShutdown) {
 TEST(Group, KnowsWhatAllRanksHaveCalled) {
   auto group = std::make_shared<Group>(info("met"));
   const auto run = [&](bool rooted, bool transport) {
-    auto call = std::make_shared<Call>();
+    auto call = std::make_shared<Collective>();
     call->op = rooted ? "broadcast" : "all_reduce";
     call->rooted = rooted;
-    call->start = [transport](Call&) {
+    call->start = [transport](Collective&) {
       std::vector<WorkPtr> works;
       if (transport) {
         auto done = c10::make_intrusive<c10::ivalue::Future>(c10::NoneType::get());

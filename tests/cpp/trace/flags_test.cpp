@@ -27,9 +27,9 @@ class FlagsTest : public ::testing::Test {
     buffers.push_back(runtime.client().from_host(
         values.data(), PJRT_Buffer_Type_S64, {dims.data(), dims.size()}, {},
         pjrt::HostSemantics::kOnlyDuringCall, runtime.device(0), {}));
-    Flags::Sources sources;
-    for (size_t i = 0; i < values.size(); ++i) sources.push_back({&check_});
-    return c10::make_intrusive<Flags>(std::move(buffers), std::move(sources), Flags::Owner());
+    Flags::Places places;
+    for (size_t i = 0; i < values.size(); ++i) places.push_back({&check_});
+    return c10::make_intrusive<Flags>(std::move(buffers), std::move(places), Flags::Owner());
   }
 
   const ops::ValueCheck check_{"index {} is out of range", ops::ValueCheck::Kind::kIndex};

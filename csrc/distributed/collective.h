@@ -19,7 +19,7 @@ namespace torch_tpu::distributed {
 
 using WorkPtr = c10::intrusive_ptr<c10d::Work>;
 
-struct Call {
+struct Collective {
   // What it is. Ranks must agree on op and detail, unless `local_detail` (sizes that may differ).
   std::string op;      // "all_reduce"
   std::string detail;  // "f32 [64, 64] SUM"
@@ -45,15 +45,16 @@ struct Call {
   std::shared_ptr<Turn> turn;  // null unless in_turn
   int source_rank = -1;        // of a message from anyone, once it is there
 
-  bool on_device = false;  // its sources go into a program and need not be computed before
+  bool on_device = false;  // its operands go into a program and need not be computed before
   bool in_turn = false;    // starts after what was called before on its device, of any group
 
-  // What it reads and writes, and how the transport is asked. `start` runs when all sources are
-  // there, in the order of the calls; `finish` after the transport, before targets are delivered.
-  std::vector<Source> sources;
-  std::vector<Target> targets;
-  std::function<std::vector<WorkPtr>(Call&)> start;
-  std::function<void(Call&)> finish;
+  // What it reads and writes, and how the transport is asked. `start` runs when all operands are
+  // there, in the order of the calls; `finish` after the transport, before destinations are
+  // delivered.
+  std::vector<Operand> operands;
+  std::vector<Destination> destinations;
+  std::function<std::vector<WorkPtr>(Collective&)> start;
+  std::function<void(Collective&)> finish;
 
   std::string where() const;  // " at train.py:12 in f", or ""; the first time takes the GIL
 
@@ -62,6 +63,6 @@ struct Call {
   mutable std::string site_;  // the line in words, once somebody asked: the group or its watchdog
 };
 
-using CallPtr = std::shared_ptr<Call>;
+using CollectivePtr = std::shared_ptr<Collective>;
 
 }  // namespace torch_tpu::distributed

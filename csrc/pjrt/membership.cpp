@@ -1,4 +1,4 @@
-#include "csrc/pjrt/span.h"
+#include "csrc/pjrt/membership.h"
 
 #include <mutex>
 #include <stdexcept>
@@ -10,22 +10,22 @@ namespace {
 
 std::mutex mutex;
 
-Span& instance() {
-  static auto* span = new Span();  // leaked: the client may outlive static destructors
-  return *span;
+Membership& instance() {
+  static auto* made = new Membership();  // leaked: the client may outlive static destructors
+  return *made;
 }
 
 }  // namespace
 
-void set_span(Span span) {
+void set_membership(Membership membership) {
   if (Runtime::started()) {
     throw std::runtime_error("The PJRT client has started: it cannot span processes any more.");
   }
   std::lock_guard lock(mutex);
-  instance() = std::move(span);
+  instance() = std::move(membership);
 }
 
-Span current_span() {
+Membership current_membership() {
   std::lock_guard lock(mutex);
   return instance();
 }

@@ -9,15 +9,15 @@
 
 namespace torch_tpu::pjrt {
 
-struct Span {
+struct Membership {
   std::shared_ptr<KeyValueStore> store;
   int process = 0;
   int processes = 1;
 };
 
 // Throws when the client has started.
-void set_span(Span span);
+void set_membership(Membership membership);
 // What was set; read once, when the client starts.
-Span current_span();
+Membership current_membership();
 
 }  // namespace torch_tpu::pjrt
