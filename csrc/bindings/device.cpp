@@ -4,6 +4,7 @@
 
 #include "csrc/bindings/bindings.h"
 #include "csrc/device/allocator.h"
+#include "csrc/device/checks.h"
 #include "csrc/device/current.h"
 #include "csrc/device/generator.h"
 #include "csrc/device/stream.h"
@@ -45,6 +46,8 @@ std::tuple<int64_t, int64_t, int64_t> pack(const c10::Stream& stream) {
 void bind_devices(py::module_& m) {
   m.def("_device_count", &device::device_count, NoGil(),
         "Number of devices; 0 when there is no plugin. Never raises.");
+  m.def("_set_late_checks", &device::set_late_checks, py::arg("on"),
+        "For tests: no violation is known before its call returns.");
   m.def("_current_device", &device::current_device, "The calling thread's device.");
   m.def("_set_device", &device::set_device, py::arg("device"), NoGil(),
         "Sets the calling thread's device.");

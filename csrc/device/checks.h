@@ -32,6 +32,9 @@ void raise_unreported();
 // What a call of another thread failed with, for that thread's raise_unreported().
 void note_error(uint32_t thread, std::exception_ptr error);
 
+// For tests: no violation is known before its call returns, as on a device that is not the host.
+void set_late_checks(bool on);
+
 // The violation as an exception.
 std::exception_ptr violation(trace::Flags& flags, size_t index);
 

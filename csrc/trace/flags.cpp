@@ -95,16 +95,16 @@ int64_t Flags::value(size_t index) noexcept {
   return values_[index];
 }
 
-bool Guard::settled() const noexcept {
-  return flags->good() || (!spoils && flags->reported(index));
+bool Guard::settled(uint64_t reports) const noexcept {
+  return flags->good() || (!spoils && flags->reported_by(index, reports));
 }
 
-bool Guard::raises() const noexcept {
-  return flags->violated(index) && (spoils || !flags->reported(index));
+bool Guard::raises(uint64_t reports) const noexcept {
+  return flags->violated(index) && (spoils || !flags->reported_by(index, reports));
 }
 
 void GuardUnion::put(const Guard& guard) {
-  if (guard.settled()) return;
+  if (guard.settled(reports_)) return;
   if (!several_) several_ = c10::make_intrusive<Guards>();
   for (Guard& known : several_->all) {
     if (known.flags != guard.flags || known.index != guard.index) continue;
@@ -144,7 +144,7 @@ GuardsPtr GuardUnion::take() {
   // What is known to be in order by now is left behind, so that chains of values do not keep it.
   const GuardsPtr first = std::move(one_);
   if (std::none_of(first->all.begin(), first->all.end(),
-                   [](const Guard& guard) { return guard.settled(); })) {
+                   [&](const Guard& guard) { return guard.settled(reports_); })) {
     return first;
   }
   for (const Guard& guard : first->all) put(guard);

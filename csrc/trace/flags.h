@@ -86,8 +86,11 @@ struct Guard {
   uint32_t index = 0;
   bool spoils = true;
 
-  bool settled() const noexcept;  // nothing will ever be raised
-  bool raises() const noexcept;   // waits
+  // For a call that was issued when there were so many reports: it may run much later, and who was
+  // told meanwhile did not ask for it again.
+  static constexpr uint64_t kNow = UINT64_MAX;
+  bool settled(uint64_t reports = kNow) const noexcept;  // nothing will ever be raised
+  bool raises(uint64_t reports = kNow) const noexcept;   // waits
 };
 
 // Immutable.
@@ -100,6 +103,7 @@ using GuardsPtr = c10::intrusive_ptr<Guards>;
 // Collects what a result depends on; costs nothing while there is nothing.
 class GuardUnion {
  public:
+  explicit GuardUnion(uint64_t reports = Guard::kNow) noexcept : reports_(reports) {}
   void add(const GuardsPtr& guards) {
     if (guards && guards != one_) add_slowly(guards);
   }
@@ -115,6 +119,7 @@ class GuardUnion {
 
   GuardsPtr one_;  // as given, not looked through
   GuardsPtr several_;
+  uint64_t reports_;
 };
 
 }  // namespace torch_tpu::trace

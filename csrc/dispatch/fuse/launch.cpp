@@ -35,15 +35,22 @@ bool fits(const FusedProgram& program, int device) {
 // Whether all of the program's arguments can be used by it: an external that waits for memory
 // cannot, nor one that a bad index spoiled where the piece writes what was there before. Waits for
 // the flags in that case; those of fresh results go on with them.
-bool takes(const FusedProgram& program, const trace::Signature& signature) {
+bool takes(const FusedProgram& program, const trace::Signature& signature, uint64_t reports) {
   for (const trace::DeviceValue* external : signature.externals) {
     if (external->pending()) return false;
     if (!external->guards() || !program.dependencies.replaces_external) continue;
     for (const trace::Guard& guard : external->guards()->all) {
-      if (guard.raises()) return false;
+      if (guard.raises(reports)) return false;
     }
   }
   return true;
+}
+
+// When the first of the calls was issued; later ones stop where it stops.
+uint64_t reports_of(const trace::Segment& segment) {
+  uint64_t reports = UINT64_MAX;
+  for (const trace::TraceNode& node : segment.nodes) reports = std::min(reports, node.reports);
+  return reports;
 }
 
 }  // namespace
@@ -69,7 +76,7 @@ void Launcher::run_best(trace::Segment& segment, int device) {
   }
   const base::CompileWhen when = compile_when();
   const trace::FusedPtr program = meet(segment, signature_, when);
-  if (takes(*program, signature_)) {
+  if (takes(*program, signature_, reports_of(segment))) {
     if (when != base::CompileWhen::kNever && program->code.ready() && fits(*program, device) &&
         run_fused(program, program, segment, device)) {
       return;
@@ -175,8 +182,8 @@ void Launcher::run_in_pieces(trace::Segment& segment, int device) {
 void Launcher::run_chain(trace::Segment& chain, int device) {
   signature_.build(chain);
   const trace::FusedPtr program = meet(chain, signature_, base::CompileWhen::kFirst);
-  if (!program->code.ready() || !takes(*program, signature_) || !fits(*program, device) ||
-      !run_fused(program, program, chain, device)) {
+  if (!program->code.ready() || !takes(*program, signature_, reports_of(chain)) ||
+      !fits(*program, device) || !run_fused(program, program, chain, device)) {
     run_singly(chain, device);
   }
 }
@@ -200,8 +207,8 @@ std::vector<uint32_t> pack_words(const trace::Segment& segment) {
 // What a result of the piece depends on, of all that its arguments and its own checks say.
 trace::GuardsPtr guards_of(const trace::Dependencies::Result& result,
                            const std::vector<trace::GuardsPtr>& externals,
-                           const trace::FlagsPtr& flags) {
-  trace::GuardUnion all;
+                           const trace::FlagsPtr& flags, uint64_t reports) {
+  trace::GuardUnion all(reports);
   if (!externals.empty()) {
     result.externals.for_each([&](size_t external) { all.add(externals[external]); });
   }
@@ -271,10 +278,11 @@ bool Launcher::run_fused(const trace::FusedPtr& owner, const trace::FusedPtr& pi
   segment.inputs.clear();  // donated memory is counted once, as the result's
   segment.outputs.clear();
   const bool guarded = flags || !guards.empty();
+  const uint64_t reports = guarded ? reports_of(segment) : 0;
   for (size_t i = 0; i < results.size(); ++i) {
     trace::GuardsPtr depends;
     if (guarded) {
-      depends = guards_of(piece->dependencies.results[piece->alive[i]], guards, flags);
+      depends = guards_of(piece->dependencies.results[piece->alive[i]], guards, flags, reports);
     }
     if (bounds == nullptr || bounds->results[i].empty()) {
       results[i]->settle(outs.take(i), std::move(depends));

@@ -45,10 +45,10 @@ bool is_overwritten(const trace::Program& program, size_t input) {
 // The first violation that keeps a call from writing to `old`, which is sound; waits. A value that
 // stayed as it was is not what the call was to be given, until somebody was told and goes on.
 const trace::Guard* keeps_from_writing(const trace::DeviceValue& operand,
-                                       const trace::DeviceValue& old) {
+                                       const trace::DeviceValue& old, uint64_t reports) {
   if (!operand.guards()) return nullptr;
   for (const trace::Guard& guard : operand.guards()->all) {
-    if (guard.raises() && !spoiled_by(old, guard)) {
+    if (guard.raises(reports) && !spoiled_by(old, guard)) {
       return &guard;
     }
   }
@@ -115,7 +115,7 @@ bool Launcher::run_node(trace::Segment& segment, size_t at, trace::Program& prog
     return true;
   }
   Execution run;
-  trace::GuardUnion guards;
+  trace::GuardUnion guards(node.reports);
   try {
     for (size_t i = 0; i < inputs.size(); ++i) {
       run.args.push_back(inputs[i]->obtain_raw());
@@ -128,7 +128,7 @@ bool Launcher::run_node(trace::Segment& segment, size_t at, trace::Program& prog
         const trace::Guard* stopped = nullptr;
         for (size_t i = 0; i < inputs.size() && stopped == nullptr; ++i) {
           if (program.replacing(static_cast<int>(i)) != nullptr) continue;
-          stopped = keeps_from_writing(*inputs[i], *old);
+          stopped = keeps_from_writing(*inputs[i], *old, node.reports);
         }
         if (stopped == nullptr) continue;
         // The call would not have been made: what it writes stays as it is, and tells.
@@ -139,7 +139,7 @@ bool Launcher::run_node(trace::Segment& segment, size_t at, trace::Program& prog
         const trace::GuardsPtr told = guards.take();
         for (const trace::Program::Output& each : program.outputs) {
           if (!each.defined) continue;
-          trace::GuardUnion all;
+          trace::GuardUnion all(node.reports);
           if (each.input >= 0) {
             const trace::ValuePtr& kept = inputs[static_cast<size_t>(each.input)];
             all.add(kept->guards());
@@ -185,7 +185,7 @@ bool Launcher::run_node(trace::Segment& segment, size_t at, trace::Program& prog
     if (!output.defined) continue;
     trace::GuardsPtr depends;
     if (inherited || flags) {
-      trace::GuardUnion all;
+      trace::GuardUnion all(node.reports);
       all.add(inherited);
       for (uint32_t i = 0; flags && i < flags->size(); ++i) all.add(flags, i, output.input < 0);
       depends = all.take();
