@@ -58,3 +58,28 @@ def test_every_exception_has_a_reason(name: str) -> None:
         if line and not line.startswith("#"):
             assert before.startswith("#"), f"{line}: no comment above it says why"
         before = line
+
+
+GENERATED = """\
+WARNING: ThreadSanitizer: data race (pid=7)
+  Write of size 8 at 0x7ffc by thread T7 (mutexes: write M0):
+    #0 memset interceptors.inc:87 (libtsan.so.2.0.0+0x8ba90)
+    #1 <null> <null> (0x7ffcc3f0d0ea)
+
+  Previous write of size 8 at 0x7ffc by thread T15:
+    #0 memset interceptors.inc:87 (libtsan.so.2.0.0+0x8ba90)
+    #1 <null> <null> (0x7ffcc3f130ca)
+
+  Thread T7 (tid=1, running) created by main thread at:
+    #0 pthread_create (libtsan.so.2.0.0+0x5ac1a)
+    #1 torch_tpu::pjrt::Runtime::Runtime() /src/csrc/pjrt/runtime.cpp:95 (_C.so+0x6)
+"""
+
+
+def test_races_within_generated_code_are_xla_s() -> None:
+    ours = GENERATED.replace(
+        "<null> <null> (0x7ffcc3f130ca)", "fill() /src/csrc/a.cpp:1 (_C.so+0x1)"
+    )
+    assert sanitize.is_generated(GENERATED)
+    assert not sanitize.is_generated(ours)
+    assert not sanitize.is_generated(REPORT)
