@@ -1,6 +1,8 @@
 // Recording graphs for torch.compile and for export, and calling what was compiled or loaded (by
 // exported.cpp). See torch_tpu/_compile and torch_tpu/_export.
 
+#include <deque>
+
 #include <torch/csrc/autograd/python_variable.h>
 
 #include "csrc/bindings/bindings.h"
@@ -155,7 +157,9 @@ class CompiledFunction {
 
   Variant* find(const std::vector<at::Tensor>& tensors, c10::ArrayRef<PyObject*> constants,
                 dispatch::CompiledGraph::Values& values) {
-    for (Variant& variant : variants_) {
+    // By number: both questions may let go of the GIL, and another thread add a variant then.
+    for (size_t i = 0; i < variants_.size(); ++i) {
+      Variant& variant = variants_[i];
       if (variant.has(constants) && variant.graph->accepts(tensors, values)) return &variant;
     }
     return nullptr;
@@ -214,7 +218,7 @@ class CompiledFunction {
     return out;
   }
 
-  std::vector<Variant> variants_;
+  std::deque<Variant> variants_;  // one that was found stays where it is
 };
 
 void bind_bounded(py::module_& m) {

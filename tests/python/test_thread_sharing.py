@@ -347,6 +347,23 @@ def test_two_threads_in_place_on_each_others_operand(compiled: bool) -> None:
     assert (a.sum() + b.sum()).item() == 0
 
 
+def test_variants_of_a_graph_made_beside_its_calls() -> None:
+    """Each length of the storage behind an operand is another variant."""
+    for _ in range(3):
+        call = torch.compile(add_each_other, backend="tpu")
+        a = torch.zeros(512, 512, device="tpu")
+        operands = [torch.zeros(512 + n, 512, device="tpu")[:512] for n in range(24)]
+
+        def work(first: int, call=call, a=a, operands=operands) -> None:
+            for n in range(24):
+                for _ in range(8):
+                    call(a, operands[(first + n) % 24])
+                    call(a, operands[first])
+
+        in_threads([lambda first=first: work(first) for first in (0, 6, 12, 18)])
+        assert a.sum().item() == 0
+
+
 def test_swaps_of_equal_tensors() -> None:
     a, b = (torch.arange(4096.0, device="tpu") for _ in range(2))
 
