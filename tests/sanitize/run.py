@@ -108,8 +108,8 @@ def places(report: str) -> str:
 
 
 def is_generated(report: str) -> bool:
-    """Whether both accesses were made by code that XLA generated, which lies in no library: it hands
-    memory between its threads as the rest of XLA does, and no suppression can name it."""
+    """Whether both accesses were made by code that XLA generated, which lies in no library. It
+    hands memory between its threads as the rest of XLA does, and no suppression can name it."""
     accesses = [
         [line for line in stack.splitlines() if re.match(r"\s+#\d", line) and "libtsan" not in line]
         for stack in re.split(r"\n\s*\n", report)
