@@ -274,8 +274,10 @@ void Ledger::synchronize() {
       // A donated buffer that is being consumed reports an error of its own; its consumer's
       // outputs are in the list too.
       attempt([&] {
+        if (value->buffer_.is_deleted()) return;
         auto event = std::make_shared<pjrt::Event>(value->buffer_.ready_event());
-        if (!value->buffer_.is_deleted()) events.push_back(std::move(event));  // asked last
+        // Asked again: a program of another thread may have taken it in between.
+        if (!value->buffer_.is_deleted()) events.push_back(std::move(event));
       });
     }
     events.insert(events.end(), dropped_.begin(), dropped_.end());

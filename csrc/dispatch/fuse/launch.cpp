@@ -32,25 +32,27 @@ bool fits(const FusedProgram& program, int device) {
          ledger.counts().current_bytes + program.new_bytes + program.code.temp_bytes() <= limit;
 }
 
-// Whether all of the program's arguments can be used by it: an external that waits for memory
-// cannot, nor one that a bad index spoiled where the piece writes what was there before. Waits for
-// the flags in that case; those of fresh results go on with them.
-bool takes(const FusedProgram& program, const trace::Signature& signature, uint64_t reports) {
-  for (const trace::DeviceValue* external : signature.externals) {
-    if (external->pending()) return false;
-    if (!external->guards() || !program.dependencies.replaces_external) continue;
-    for (const trace::Guard& guard : external->guards()->all) {
-      if (guard.raises(reports)) return false;
-    }
-  }
-  return true;
-}
-
 // When the first of the calls was issued; later ones stop where it stops.
 uint64_t reports_of(const trace::Segment& segment) {
   uint64_t reports = UINT64_MAX;
   for (const trace::TraceNode& node : segment.nodes) reports = std::min(reports, node.reports);
   return reports;
+}
+
+// Whether all of the program's arguments can be used by it: an external that waits for memory
+// cannot, nor one that a bad index spoiled where the piece writes what was there before. Waits for
+// the flags in that case; those of fresh results go on with them.
+bool takes(const FusedProgram& program, const trace::Signature& signature,
+           const trace::Segment& segment) {
+  for (const trace::DeviceValue* external : signature.externals) {
+    if (external->pending()) return false;
+    if (!external->guards() || !program.dependencies.replaces_external) continue;
+    const uint64_t reports = reports_of(segment);
+    for (const trace::Guard& guard : external->guards()->all) {
+      if (guard.raises(reports)) return false;
+    }
+  }
+  return true;
 }
 
 }  // namespace
@@ -76,7 +78,7 @@ void Launcher::run_best(trace::Segment& segment, int device) {
   }
   const base::CompileWhen when = compile_when();
   const trace::FusedPtr program = meet(segment, signature_, when);
-  if (takes(*program, signature_, reports_of(segment))) {
+  if (takes(*program, signature_, segment)) {
     if (when != base::CompileWhen::kNever && program->code.ready() && fits(*program, device) &&
         run_fused(program, program, segment, device)) {
       return;
@@ -182,8 +184,8 @@ void Launcher::run_in_pieces(trace::Segment& segment, int device) {
 void Launcher::run_chain(trace::Segment& chain, int device) {
   signature_.build(chain);
   const trace::FusedPtr program = meet(chain, signature_, base::CompileWhen::kFirst);
-  if (!program->code.ready() || !takes(*program, signature_, reports_of(chain)) ||
-      !fits(*program, device) || !run_fused(program, program, chain, device)) {
+  if (!program->code.ready() || !takes(*program, signature_, chain) || !fits(*program, device) ||
+      !run_fused(program, program, chain, device)) {
     run_singly(chain, device);
   }
 }
