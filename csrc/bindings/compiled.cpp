@@ -137,12 +137,10 @@ class CompiledFunction {
       {
         const py::gil_scoped_release release;
         results = graph->run(tensors, values);
-        if (results) {
-          tensors.clear();
-          values.clear();
-        }
+        if (results) values.clear();
       }
       if (results) {
+        tensors.clear();  // with the GIL: torch takes it for each tensor that Python holds too
         if (PyList_SetSlice(args.ptr(), 0, PyList_GET_SIZE(args.ptr()), nullptr) != 0) {
           throw py::error_already_set();
         }

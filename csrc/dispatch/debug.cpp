@@ -87,18 +87,20 @@ void DebugCall::guard(const std::function<void()>& body) {
   }
 }
 
-void DebugCall::check(const c10::Stack& stack, const Op& op) {
+void DebugCall::check(const Frame& frame, const Results& given) {
   guard([&] { trace::Ledger::of(device_).synchronize(); });
   device::raise_unreported();
   if (!debug_nans()) return;
   std::vector<at::Tensor> results;
-  for (size_t i = stack.size() - op.returns.size(); i < stack.size(); ++i) {
-    if (stack[i].isTensor()) {
-      results.push_back(stack[i].toTensor());
-    } else if (stack[i].isTensorList()) {
-      for (const at::Tensor& tensor : stack[i].toTensorVector()) results.push_back(tensor);
+  for (const int written : frame.op.returns) {
+    if (written < 0) continue;
+    const c10::IValue& value = frame.args[written];
+    if (value.isTensor()) results.push_back(value.toTensor());
+    if (value.isTensorList()) {
+      for (const at::Tensor& tensor : value.toTensorVector()) results.push_back(tensor);
     }
   }
+  results.insert(results.end(), given.fresh.begin(), given.fresh.end());
   for (size_t i = 0; i < results.size(); ++i) {
     const at::Tensor& tensor = results[i];
     if (!tensor.defined() || !(tensor.is_floating_point() || tensor.is_complex())) continue;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "csrc/dispatch/call/frame.h"
+#include "csrc/dispatch/run/results.h"
 
 namespace torch_tpu::dispatch {
 
@@ -18,8 +19,8 @@ class DebugCall {
   // Runs `body`; an error of the device is rethrown with the description. PyTorch's own errors
   // (c10::Error) pass unchanged.
   void guard(const std::function<void()>& body);
-  // Waits for the op's results (on top of the stack) and, if asked for, looks for NaN and Inf.
-  void check(const c10::Stack& stack, const Op& op);
+  // Waits for the op's results and, if asked for, looks for NaN and Inf.
+  void check(const Frame& frame, const Results& results);
 
  private:
   std::string describe() const;

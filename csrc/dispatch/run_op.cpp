@@ -1,5 +1,5 @@
-// The boxed kernel: key, lookup, then execute on the calling thread and wrap the outputs, or leave
-// the call to Fused Eager (fuse/pending.h). What happens on a miss is in find_program.h.
+// A call: key, lookup, then execute on the calling thread and wrap the outputs, or leave the call
+// to Fused Eager (fuse/pending.h). What happens on a miss is in find_program.h.
 #include <ATen/core/Tensor.h>
 
 #include "csrc/base/journal.h"
@@ -70,9 +70,9 @@ void run_now(trace::Program& program, Frame& frame, Execution& run, trace::Guard
   execute(program, run, frame.device);
 }
 
-// Wraps the outputs and puts the results in place of the arguments on the stack.
+// Wraps the outputs.
 void finish(const trace::ProgramPtr& owner, Frame& frame, Execution& run, trace::GuardUnion& guards,
-            c10::Stack* stack) {
+            Results& results) {
   const trace::Program& program = *owner;
   const size_t first_flag = run.outs.size() - program.checks.size();
   const trace::FlagsPtr flags = take_flags(owner, run.outs, first_flag);
@@ -91,7 +91,7 @@ void finish(const trace::ProgramPtr& owner, Frame& frame, Execution& run, trace:
   }
   const trace::GuardsPtr inherited = guards.take();
   size_t next = 0;
-  place_results(program.outputs, program.numbers, counts, frame, stack, [&](const auto& output) {
+  place_results(program.outputs, program.numbers, counts, frame, results, [&](const auto& output) {
     auto value = c10::make_intrusive<trace::DeviceValue>(run.outs.take(next++), output.value_dtype,
                                                          output.base_sizes, output.base_strides,
                                                          frame.device);
@@ -107,21 +107,10 @@ void finish(const trace::ProgramPtr& owner, Frame& frame, Execution& run, trace:
   if (flags) device::raise_known(*flags);
 }
 
-}  // namespace
+using RefusalPtr = std::shared_ptr<const trace::Refusal>;
 
-void run_op(const Op& op, c10::Stack* stack) {
-  if (Recorder* recorder = Recorder::current()) {
-    if (const auto refusal = recorder->record(op, stack)) {
-      decompose_or_throw(op.handle, stack, *refusal);
-    }
-    return;
-  }
-  if (op.entry->expands_masks) expand_masks(op, stack);
-  if (op.copies_out) {
-    run_and_copy_out(op, stack);
-    return;
-  }
-  const c10::IValue* args = stack->data() + (stack->size() - op.args.size());
+// Null when the call ran, or was issued. Else nothing has happened, and it has to run otherwise.
+RefusalPtr run_on_device(const Op& op, const c10::IValue* args, Results& results) {
   const base::Mode eager = mode();
   const bool fused = eager == base::Mode::kFused;
   bool launched = false;
@@ -138,14 +127,13 @@ void run_op(const Op& op, c10::Stack* stack) {
         apply_resizes(**resizes, frame);
         continue;  // with the new sizes
       }
-      run_otherwise(op, stack, std::get<std::shared_ptr<const trace::Refusal>>(answer)->why);
-      return;
+      return std::get<RefusalPtr>(std::move(answer));
     }
     const trace::ProgramPtr program = std::move(*known);
     if (fused && program->fusible) {
       if (program->wants_node.load(std::memory_order_relaxed)) [[unlikely]]
         add_node(frame, *program);
-      if (issue_call(frame, program, stack)) return;
+      if (issue_call(frame, program, results)) return nullptr;
       frame.leases.end();  // who launches may wait for somebody who needs them
       make_room(frame.device, *program);
       continue;
@@ -162,15 +150,46 @@ void run_op(const Op& op, c10::Stack* stack) {
       DebugCall debugged(frame);
       debugged.guard([&] {
         run_now(*program, frame, run, guards);
-        finish(program, frame, run, guards, stack);
+        finish(program, frame, run, guards, results);
       });
-      debugged.check(*stack, op);
-      return;
+      debugged.check(frame, results);
+      return nullptr;
     }
     run_now(*program, frame, run, guards);
-    finish(program, frame, run, guards, stack);
+    finish(program, frame, run, guards, results);
+    return nullptr;
+  }
+}
+
+}  // namespace
+
+void run_op(const Op& op, c10::Stack* stack) {
+  if (Recorder* recorder = Recorder::current()) {
+    if (const auto refusal = recorder->record(op, stack)) {
+      decompose_or_throw(op.handle, stack, *refusal);
+    }
     return;
   }
+  if (op.entry->expands_masks) expand_masks(op, stack);
+  if (op.copies_out) {
+    run_and_copy_out(op, stack);
+    return;
+  }
+  Results results;
+  const c10::IValue* args = stack->data() + (stack->size() - op.args.size());
+  if (const RefusalPtr refusal = run_on_device(op, args, results)) {
+    run_otherwise(op, stack, refusal->why);
+  } else {
+    push_results(op, std::move(results), stack);
+  }
+}
+
+bool run_unboxed(const Op& op, const c10::IValue* args, at::Tensor* fresh) {
+  if (Recorder::current() != nullptr) return false;
+  Results results;
+  if (run_on_device(op, args, results)) return false;
+  if (fresh != nullptr) *fresh = std::move(results.fresh[0]);
+  return true;
 }
 
 }  // namespace torch_tpu::dispatch

@@ -35,6 +35,7 @@ Value number(Call& c, std::string_view name, const Value& x) {
 
 Values lower_relu(Call& c) {
   const Value x = c.tensor("self");
+  TORCH_CHECK(x.dtype() != DType::kBool, "Boolean inputs not supported for relu");
   return {maximum(x, zeros_like(x))};
 }
 

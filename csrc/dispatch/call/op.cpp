@@ -8,6 +8,7 @@
 #include <torch/library.h>
 
 #include "csrc/base/hash.h"
+#include "csrc/dispatch/call/kernel.h"
 
 namespace torch_tpu::dispatch {
 namespace {
@@ -152,17 +153,6 @@ AddedOps& added_ops() {
   return *all;
 }
 
-class BoxedKernel final : public c10::OperatorKernel {
- public:
-  explicit BoxedKernel(const Op* op) : op_(op) {}
-  void operator()(const c10::OperatorHandle&, c10::DispatchKeySet, c10::Stack* stack) {
-    run_op(*op_, stack);
-  }
-
- private:
-  const Op* op_;
-};
-
 bool same_type(const c10::Argument& a, const c10::Argument& b) {
   return a.name() == b.name() && a.real_type()->kind() == b.real_type()->kind() &&
          *a.real_type() == *b.real_type();
@@ -193,8 +183,7 @@ void add_op(torch::Library& library, const c10::OperatorHandle& handle, const op
   auto op = std::make_unique<Op>(handle, entry);
   if (!registry().by_name.emplace(op->name, op.get()).second) return;
   if (!entry->internal)
-    library.impl(op->name.substr(std::string("aten::").size()).c_str(),
-                 torch::CppFunction::makeFromBoxedFunctor(std::make_unique<BoxedKernel>(op.get())));
+    library.impl(op->name.substr(std::string("aten::").size()).c_str(), make_kernel(*op));
   registry().ops.push_back(std::move(op));
 }
 

@@ -67,6 +67,11 @@ void register_ops();
 // Runs an op of the table on the arguments on top of the stack, leaving its results there.
 void run_op(const Op& op, c10::Stack* stack);
 
+// The same for an op that gives one new tensor, to `fresh`, or writes its first argument (null),
+// and expands no masks; it leaves the arguments as they are. False, and nothing has happened, for a
+// call that run_op() has to run.
+bool run_unboxed(const Op& op, const c10::IValue* args, at::Tensor* fresh);
+
 // Every registered form with the table entry that serves it: ("add_.Tensor", "add.Tensor").
 std::vector<std::pair<std::string, std::string>> op_forms();
 

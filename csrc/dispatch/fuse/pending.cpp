@@ -17,7 +17,6 @@
 #include "csrc/dispatch/fuse/launch.h"
 #include "csrc/dispatch/fuse/padding.h"
 #include "csrc/dispatch/run/execute.h"
-#include "csrc/dispatch/run/results.h"
 #include "csrc/pjrt/runtime.h"
 #include "csrc/trace/trace.h"
 
@@ -193,7 +192,7 @@ std::atomic<int>& when_cell() {
 
 }  // namespace
 
-bool issue_call(Frame& frame, const trace::ProgramPtr& program, c10::Stack* stack) {
+bool issue_call(Frame& frame, const trace::ProgramPtr& program, Results& placed) {
   Pending& pending = pending_of(frame.device);
   trace::TraceNode node;
   node.line = issue_line();
@@ -234,7 +233,7 @@ bool issue_call(Frame& frame, const trace::ProgramPtr& program, c10::Stack* stac
   if (!program->checks.empty()) checks_met.store(true, std::memory_order_relaxed);
   // Outside the lock: the arguments that go may be the last reference to a Python object.
   size_t next = 0;
-  place_results(program->outputs, program->numbers, {}, frame, stack,
+  place_results(program->outputs, program->numbers, {}, frame, placed,
                 [&](const auto&) { return std::move(results[next++]); });
   return true;
 }

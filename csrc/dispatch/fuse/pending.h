@@ -6,6 +6,7 @@
 #include "csrc/base/env.h"
 #include "csrc/base/journal.h"
 #include "csrc/dispatch/call/frame.h"
+#include "csrc/dispatch/run/results.h"
 #include "csrc/trace/planner.h"
 #include "csrc/trace/program.h"
 
@@ -15,7 +16,7 @@ using base::journal::Cut;
 
 // Adds the call to the trace of its device; its results are pending values. False, and nothing has
 // happened, when a part of the trace should be launched first: see make_room().
-bool issue_call(Frame& frame, const trace::ProgramPtr& program, c10::Stack* stack);
+bool issue_call(Frame& frame, const trace::ProgramPtr& program, Results& results);
 // Launches what stands in the way of the call. Throws c10::OutOfMemoryError when its results are
 // past the limit even so. Without leases on cells.
 void make_room(int device, const trace::Program& program);

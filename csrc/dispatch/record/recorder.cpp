@@ -206,10 +206,12 @@ std::optional<std::string> Recorder::record(const Op& op, c10::Stack* stack) {
     }
     for (TensorRef& ref : frame.tensors) ref.donated = false;
     size_t next = 0;
-    place_results(describe_outputs(node, types), inferred.numbers, {}, frame, stack,
+    Results results;
+    place_results(describe_outputs(node, types), inferred.numbers, {}, frame, results,
                   [&](const trace::Program::Output& output) {
                     return remember(defined[next++], output.base_strides);
                   });
+    push_results(op, std::move(results), stack);
     return std::nullopt;
   }
 }
