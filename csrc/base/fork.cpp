@@ -14,7 +14,7 @@ std::atomic<bool> bad_fork{false};
 
 namespace {
 
-std::atomic<bool> forks_are_bad{false};
+std::atomic<int> reasons{0};  // why a forked child is a bad one
 
 // Guards what follows, and is itself held while forking. All of it is there before other files'
 // statics are made.
@@ -34,7 +34,7 @@ void after_fork() {
 
 void after_fork_in_child() {
   detail::forks.fetch_add(1, std::memory_order_relaxed);
-  if (forks_are_bad.load(std::memory_order_relaxed)) {
+  if (reasons.load(std::memory_order_relaxed) > 0) {
     detail::bad_fork.store(true, std::memory_order_relaxed);
   }
   after_fork();
@@ -45,7 +45,8 @@ const int registered = pthread_atfork(before_fork, after_fork, after_fork_in_chi
 
 }  // namespace
 
-void set_forks_are_bad(bool on) noexcept { forks_are_bad.store(on, std::memory_order_relaxed); }
+void begin_bad_forks() noexcept { reasons.fetch_add(1); }
+void end_bad_forks() noexcept { reasons.fetch_sub(1); }
 
 void throw_bad_fork() {
   throw std::runtime_error(

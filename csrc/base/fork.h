@@ -14,8 +14,10 @@ extern std::atomic<uint32_t> forks;  // between the first process and this one
 extern std::atomic<bool> bad_fork;
 }  // namespace detail
 
-// While `on`, a child that is forked is a bad one: the device's client runs, or is being started.
-void set_forks_are_bad(bool on) noexcept;
+// Between the two, which nest, a child that is forked is a bad one: the device's client runs, or is
+// being started.
+void begin_bad_forks() noexcept;
+void end_bad_forks() noexcept;
 // Whether this is such a child. It must not call the plugin, nor wait for anything of ours.
 inline bool in_bad_fork() noexcept { return detail::bad_fork.load(std::memory_order_relaxed); }
 // With PyTorch's words for a device that cannot be used there.

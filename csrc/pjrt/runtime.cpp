@@ -18,13 +18,14 @@ std::mutex start_mutex;
 std::atomic<Runtime*> instance{nullptr};
 
 // While it lives, and for good once the client has started, a forked child cannot use the device.
+// Made before the mutex is taken: a child that inherits the mutex must not wait for it.
 class Starting {
  public:
-  Starting() noexcept { base::set_forks_are_bad(true); }
+  Starting() noexcept { base::begin_bad_forks(); }
   Starting(const Starting&) = delete;
   Starting& operator=(const Starting&) = delete;
   ~Starting() {
-    if (!started_) base::set_forks_are_bad(false);
+    if (!started_) base::end_bad_forks();
   }
   void done() noexcept { started_ = true; }
 
@@ -39,9 +40,9 @@ Runtime& Runtime::get() {
   if (base::in_bad_fork()) [[unlikely]]
     base::throw_bad_fork();
   if (Runtime* runtime = instance.load(std::memory_order_acquire)) return *runtime;
+  Starting starting;
   std::lock_guard lock(start_mutex);
   if (Runtime* runtime = instance.load(std::memory_order_acquire)) return *runtime;
-  Starting starting;
   // Never deleted: buffers held by Python objects may outlive any static destructor.
   auto* runtime = new Runtime();
   starting.done();

@@ -7,7 +7,6 @@
 #include "csrc/ops/foreign.h"
 #include "csrc/ops/helpers.h"
 #include "csrc/ops/source.h"
-#include "csrc/trace/view.h"
 
 namespace torch_tpu::trace {
 namespace {
@@ -90,6 +89,17 @@ class NodeLowering {
                              : b_.splat(0, tensor.base);
   }
 
+  Place place(const TensorArg& tensor) {
+    Place out;
+    if (tensor.starts.empty()) return out;
+    out.starts.resize(tensor.base_strides.size());
+    for (const TensorArg::Start& start : tensor.starts) {
+      out.starts[static_cast<size_t>(start.dim)] = slot(Carrier::kS64, start.slot);
+    }
+    out.is_box = tensor.is_box;
+    return out;
+  }
+
   void read_tensors() {
     for (size_t i = 0; i < node_.tensors.size(); ++i) {
       const TensorArg& tensor = node_.tensors[i];
@@ -107,9 +117,9 @@ class NodeLowering {
           break;
         case TensorArg::Form::kBase:
           value = inputs_.sizes != nullptr
-                      ? inputs_.sizes->read(i, base(tensor))
+                      ? inputs_.sizes->read(i, base(tensor), place(tensor))
                       : read_view(base(tensor), tensor.base_strides, tensor.geometry,
-                                  ops::to_dtype(tensor.dtype));
+                                  ops::to_dtype(tensor.dtype), place(tensor));
           break;
       }
       if (tensor.conj) value = b_.conj(value);
@@ -215,7 +225,7 @@ class NodeLowering {
         const TensorArg& target = node_.tensors[static_cast<size_t>(result.write)];
         const Value under =
             target.same_cell >= 0 ? written[static_cast<size_t>(target.same_cell)] : base(target);
-        value = write_view(under, target.base_strides, target.geometry, value);
+        value = write_view(under, target.base_strides, target.geometry, value, place(target));
       }
       if (result.write >= 0) written[static_cast<size_t>(result.write)] = value;
       outputs[i] = value;

@@ -9,6 +9,7 @@
 
 #include "csrc/ops/source.h"
 #include "csrc/trace/node.h"
+#include "csrc/trace/view.h"
 
 namespace torch_tpu::trace {
 
@@ -28,7 +29,8 @@ class NodeSizes {
  public:
   virtual ~NodeSizes() = default;
   // The elements of tensor argument `tensor`, from its base.
-  virtual stablehlo::Value read(size_t tensor, const stablehlo::Value& base) = 0;
+  virtual stablehlo::Value read(size_t tensor, const stablehlo::Value& base,
+                                const Place& place) = 0;
   // The same for one that has no memory yet, and for what was lowered for a result.
   virtual stablehlo::Value unwritten(size_t tensor, const stablehlo::Value& value) = 0;
   virtual stablehlo::Value result(size_t result, const stablehlo::Value& value) = 0;

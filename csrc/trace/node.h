@@ -49,6 +49,14 @@ struct TensorArg {
   bool conj = false;         // lazy bits: the stored elements are read conjugated, negated
   bool neg = false;
   Geometry geometry;
+  // A view whose place in its base is a runtime number: per dimension of the base where it does not
+  // begin at 0, which one and the slot among the s64 scalars. Empty: the geometry's offset says.
+  struct Start {
+    int dim = 0;
+    int slot = 0;
+  };
+  std::vector<Start> starts;
+  bool is_box = true;  // with starts: see view.h
   int input = -1;
   int same_cell = -1;    // an earlier written tensor of the same cell: this write goes on top of it
   stablehlo::Type base;  // of the value in the cell; for kZeros what the storage would hold

@@ -39,30 +39,30 @@ class SizedNode final : public NodeSizes {
   SizedNode(Builder& b, const Node& node, NodeForms forms, const Bounds& bounds, const Size& n)
       : b_(b), node_(node), forms_(std::move(forms)), bounds_(bounds), n_(n) {}
 
-  Value read(size_t tensor, const Value& base) override {
+  Value read(size_t tensor, const Value& base, const Place& place) override {
     const TensorArg& arg = node_.tensors[tensor];
     const TensorForms& forms = forms_.tensors[tensor];
     const DType dtype = ops::to_dtype(arg.dtype);
     const bool whole = std::ranges::equal(forms.sizes, forms.base) &&
                        std::ranges::equal(forms.strides, forms.base_strides) &&
-                       forms.offset == Form{} && base.dtype() == dtype;
+                       forms.offset == Form{} && base.dtype() == dtype && place.starts.empty();
     if (whole) {
       compare(base, forms.sizes, "what it reads");
       return base;
     }
     if (!varies(forms.strides) && !varies(forms.base_strides) && !has_gaps(base) &&
-        (varies(forms.sizes) || forms.offset.varies())) {
+        (varies(forms.sizes) || forms.offset.varies()) && place.starts.empty()) {
       return declare(read_box(arg, forms, base, dtype), forms.sizes);
     }
     if (base.dtype() == dtype && !has_gaps(base)) {
       if (const auto steps = find_steps(arg, forms)) {
-        return declare(read_steps(arg, *steps, base), forms.sizes);
+        return declare(read_steps(arg, forms, *steps, base, place), forms.sizes);
       }
     }
     if (forms.offset.varies()) {
       throw Unproven(node_.name + " reads a view whose place and strides vary");
     }
-    const Value value = read_view(base, arg.base_strides, arg.geometry, dtype);
+    const Value value = read_view(base, arg.base_strides, arg.geometry, dtype, place);
     compare(value, forms.sizes, "what it reads");
     return value;
   }
@@ -192,7 +192,8 @@ class SizedNode final : public NodeSizes {
     return steps;
   }
 
-  Value read_steps(const TensorArg& arg, const std::vector<Step>& steps, const Value& base) {
+  Value read_steps(const TensorArg& arg, const TensorForms& forms, const std::vector<Step>& steps,
+                   const Value& base, const Place& place) {
     Value x = base;
     Dims kept, order;
     for (size_t j = 0; j < steps.size(); ++j) {
@@ -201,15 +202,20 @@ class SizedNode final : public NodeSizes {
       const int64_t length =
           steps[j].dim < 0 ? 1 : arg.geometry.sizes[static_cast<size_t>(steps[j].dim)];
       const Form& start = steps[j].start;
-      const int64_t end = length + std::max(start.at(bounds_.low), start.at(bounds_.high));
+      const bool moves = !place.starts.empty() && place.starts[j].defined();
+      int64_t end = length + std::max(start.at(bounds_.low), start.at(bounds_.high));
+      // The true view ends within the base wherever it begins, that of the bound perhaps does not.
+      const int64_t taken = steps[j].dim;
+      if (moves && taken >= 0 && forms.sizes[static_cast<size_t>(taken)].varies()) end += x.dims()[j];
       if (end > x.dims()[j]) {
         Dims none(steps.size(), 0), more = none;
         more[j] = end - x.dims()[j];
         x = b_.pad(x, b_.scalar(0, x.dtype()), none, more);
       }
-      if (start.varies()) {
+      if (start.varies() || moves) {
         Values starts(steps.size(), b_.scalar(0, DType::kS32));
-        starts[j] = b_.size_value(size_of(start));
+        starts[j] = moves ? b_.convert(place.starts[j], DType::kS32)
+                          : b_.size_value(size_of(start));
         Dims sizes = x.dims();
         sizes[j] = length;
         x = b_.dynamic_slice(x, starts, sizes);

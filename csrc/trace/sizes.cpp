@@ -118,6 +118,10 @@ bool describe(const Node& node, Numbers& numbers, Key& structure) {
     structure.add(static_cast<uint64_t>(tensor.scalar.type) << 8 |
                   static_cast<uint64_t>(tensor.scalar.carrier));
     structure.add(static_cast<int64_t>(tensor.scalar.slot));
+    structure.add(uint64_t{tensor.starts.size()} << 1 | static_cast<uint64_t>(tensor.is_box));
+    for (const TensorArg::Start& start : tensor.starts) {
+      structure.add(static_cast<uint64_t>(start.dim) << 32 | static_cast<uint64_t>(start.slot));
+    }
   }
   structure.add(uint64_t{node.results.size()});
   for (const Result& result : node.results) {

@@ -9,6 +9,8 @@
 #include <numeric>
 #include <stdexcept>
 
+#include <c10/util/SmallVector.h>
+
 namespace torch_tpu::trace {
 namespace {
 
@@ -17,6 +19,7 @@ using stablehlo::Dims;
 using stablehlo::DType;
 using stablehlo::Type;
 using stablehlo::Value;
+using stablehlo::Values;
 
 Dims to_dims(ShapeRef shape) { return Dims(shape.begin(), shape.end()); }
 
@@ -86,53 +89,59 @@ Value reinterpret(const Value& x, DType dtype) {
 // How a view lies in a storage of n elements, if it is a box of a reshaped storage.
 struct Box {
   bool valid = false;
-  Dims shape;  // the reshaped storage, its size rounded up to padded
+  Dims shape;    // the reshaped storage, its size rounded up to padded
+  Dims strides;  // of these dims in the storage
   int64_t padded = 0;
   Dims starts;
-  Dims limits;
+  Dims sizes;
   Dims order;  // view dims (positions) in the order of the box's dims
 };
 
-Box find_box(int64_t n, const Geometry& view) {
-  Box box;
-  for (size_t i = 0; i < view.sizes.size(); ++i) {
-    if (view.sizes[i] > 1 && view.strides[i] > 0) box.order.push_back(static_cast<int64_t>(i));
+// Calls visit(position, extent, stride, start) for each dim of the box, from the largest stride to
+// the smallest; a position of -1 stands for the single element taken of what is left. False when
+// there is no such box.
+template <typename Visit>
+bool visit_box(int64_t n, ShapeRef sizes, ShapeRef strides, int64_t offset, Visit&& visit) {
+  c10::SmallVector<int64_t, 8> order;
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    if (sizes[i] <= 1 || strides[i] <= 0) continue;
+    auto at = order.end();
+    while (at != order.begin() && strides[static_cast<size_t>(at[-1])] < strides[i]) --at;
+    order.insert(at, static_cast<int64_t>(i));
   }
-  std::stable_sort(box.order.begin(), box.order.end(), [&](int64_t a, int64_t b) {
-    return view.strides[static_cast<size_t>(a)] > view.strides[static_cast<size_t>(b)];
-  });
-  int64_t rest = view.offset;
+  int64_t rest = offset;
   int64_t outer = 0;  // stride of the dim before; 0 for the first
-  for (int64_t position : box.order) {
-    const int64_t size = view.sizes[static_cast<size_t>(position)];
-    const int64_t stride = view.strides[static_cast<size_t>(position)];
-    int64_t extent;
-    if (outer == 0) {
-      extent = (n + stride - 1) / stride;
-      box.padded = extent * stride;
-    } else {
-      if (outer % stride != 0 || outer == stride) return box;
-      extent = outer / stride;
-    }
+  for (int64_t position : order) {
+    const int64_t stride = strides[static_cast<size_t>(position)];
+    if (outer != 0 && (outer % stride != 0 || outer == stride)) return false;
+    const int64_t extent = outer == 0 ? (n + stride - 1) / stride : outer / stride;
     const int64_t start = rest / stride;
     rest %= stride;
-    if (start + size > extent) return box;
-    box.shape.push_back(extent);
-    box.starts.push_back(start);
-    box.limits.push_back(start + size);
+    if (start + sizes[static_cast<size_t>(position)] > extent) return false;
+    visit(position, extent, stride, start);
     outer = stride;
   }
-  if (box.order.empty()) {  // one element
-    if (rest >= n) return box;
-    box.padded = n;
+  if (order.empty()) {  // one element
+    if (rest >= n) return false;
     outer = n;
   }
-  if (outer > 1) {
-    box.shape.push_back(outer);
-    box.starts.push_back(rest);
-    box.limits.push_back(rest + 1);
-  }
-  box.valid = true;
+  if (outer > 1) visit(-1, outer, 1, rest);
+  return true;
+}
+
+Box find_box(int64_t n, const Geometry& view) {
+  Box box;
+  box.valid = visit_box(n, view.sizes, view.strides, view.offset,
+                        [&](int64_t position, int64_t extent, int64_t stride, int64_t start) {
+                          if (box.shape.empty()) box.padded = extent * stride;
+                          box.shape.push_back(extent);
+                          box.strides.push_back(stride);
+                          box.starts.push_back(start);
+                          box.sizes.push_back(
+                              position < 0 ? 1 : view.sizes[static_cast<size_t>(position)]);
+                          if (position >= 0) box.order.push_back(position);
+                        });
+  if (box.shape.empty()) box.padded = n;
   return box;
 }
 
@@ -148,16 +157,52 @@ Value to_box(const Value& storage, const Box& box) {
   return b.reshape(pad_flat(flatten(storage), box.padded), box.shape);
 }
 
-Dims sizes_of(const Box& box) {
-  Dims sizes;
-  for (size_t i = 0; i < box.shape.size(); ++i) sizes.push_back(box.limits[i] - box.starts[i]);
-  return sizes;
+// The place of the view's first element in the storage: s32[], or s64[] in a large one.
+Value flat_place(Builder& b, const Dims& base, ShapeRef base_strides, const Values& starts) {
+  const DType dtype = stablehlo::product(base) > INT32_MAX ? DType::kS64 : DType::kS32;
+  Value place = b.scalar(0, dtype);
+  for (size_t d = 0; d < starts.size(); ++d) {
+    if (!starts[d].defined()) continue;
+    place = place + b.convert(starts[d], dtype) * b.scalar(base_strides[d], dtype);
+  }
+  return place;
+}
+
+// Where the box begins, if that is only known at run time. An index along a dimension of the base
+// decides one of the box's starts where their strides nest, as they do unless the view was reshaped
+// across the dimensions of its base; else all are taken from the place in the storage.
+Values find_starts(Builder& b, const Box& box, const Dims& base, ShapeRef base_strides,
+                   const Values& starts) {
+  const DType dtype = stablehlo::product(base) > INT32_MAX ? DType::kS64 : DType::kS32;
+  Values out(box.shape.size(), b.scalar(0, dtype));
+  Dims most(box.shape.size(), 0);  // the largest start there can be
+  bool nested = true;
+  for (size_t d = 0; d < starts.size() && nested; ++d) {
+    if (!starts[d].defined()) continue;
+    size_t i = 0;
+    while (i < box.shape.size() && box.strides[i] > base_strides[d]) ++i;
+    nested = i < box.shape.size() && base_strides[d] % box.strides[i] == 0;
+    if (!nested) break;
+    const int64_t step = base_strides[d] / box.strides[i];
+    most[i] += (base[d] - 1) * step;
+    nested = i == 0 || most[i] < box.shape[i];
+    out[i] = out[i] + b.convert(starts[d], dtype) * b.scalar(step, dtype);
+  }
+  if (nested) return out;
+  const Value place = flat_place(b, base, base_strides, starts);
+  for (size_t i = 0; i < box.shape.size(); ++i) {
+    const Value above = b.divide(place, b.scalar(box.strides[i], dtype));
+    out[i] = i == 0 ? above : b.remainder(above, b.scalar(box.shape[i], dtype));
+  }
+  return out;
 }
 
 // Flat storage positions of the view's elements.
-Value positions(Builder& b, const Geometry& view) {
+Value positions(Builder& b, const Geometry& view, const Value& place) {
   const Type type(DType::kS64, to_dims(view.sizes));
-  Value index = b.splat_int(view.offset, type);
+  Value index = place.defined()
+                    ? b.broadcast_in_dim(b.convert(place, DType::kS64), type.dims, {})
+                    : b.splat_int(view.offset, type);
   for (size_t i = 0; i < view.sizes.size(); ++i) {
     if (view.sizes[i] <= 1 || view.strides[i] == 0) continue;
     index = index +
@@ -166,10 +211,10 @@ Value positions(Builder& b, const Geometry& view) {
   return index;
 }
 
-Value gather_view(const Value& storage, const Geometry& view) {
+Value gather_view(const Value& storage, const Geometry& view, const Value& place) {
   expect_whole(storage);
   Builder& b = storage.builder();
-  const Value index = positions(b, view);
+  const Value index = positions(b, view, place);
   Dims with_vector = index.dims();
   with_vector.push_back(1);
   stablehlo::GatherDims dims;
@@ -179,7 +224,8 @@ Value gather_view(const Value& storage, const Geometry& view) {
   return b.gather(flatten(storage), b.reshape(index, with_vector), dims, {1});
 }
 
-Value scatter_view(const Value& storage, const Geometry& view, const Value& update) {
+Value scatter_view(const Value& storage, const Geometry& view, const Value& update,
+                   const Value& place) {
   expect_whole(storage);
   expect_whole(update);
   Builder& b = storage.builder();
@@ -188,16 +234,22 @@ Value scatter_view(const Value& storage, const Geometry& view, const Value& upda
   dims.inserted_window_dims = {0};
   dims.scatter_dims_to_operand_dims = {0};
   dims.index_vector_dim = 1;
-  return b.scatter(flatten(storage), b.reshape(positions(b, view), {n, 1}), flatten(update), dims,
+  return b.scatter(flatten(storage), b.reshape(positions(b, view, place), {n, 1}), flatten(update), dims,
                    [](const stablehlo::Values& args) { return stablehlo::Values{args[1]}; });
 }
 
 }  // namespace
 
-Value read_view(const Value& base, ShapeRef base_strides, const Geometry& view, DType dtype) {
+bool is_box(int64_t n, ShapeRef sizes, ShapeRef strides, int64_t offset) {
+  return visit_box(n, sizes, strides, offset, [](auto...) {});
+}
+
+Value read_view(const Value& base, ShapeRef base_strides, const Geometry& view, DType dtype,
+                const Place& place) {
   Builder& b = base.builder();
   const Dims sizes = to_dims(view.sizes);
-  if (base.dtype() == dtype && view.offset == 0 && base.dims() == sizes &&
+  const bool moves = !place.starts.empty();
+  if (!moves && base.dtype() == dtype && view.offset == 0 && base.dims() == sizes &&
       ShapeRef(view.strides) == base_strides) {
     return base;
   }
@@ -208,9 +260,19 @@ Value read_view(const Value& base, ShapeRef base_strides, const Geometry& view, 
   }
   storage = reinterpret(storage, dtype);
   const Box box = find_box(extents(storage), view);
-  if (!box.valid) return gather_view(storage, view);
-
-  Value x = b.slice(to_box(storage, box), box.starts, box.limits);
+  if (!box.valid || !place.is_box) {
+    return gather_view(
+        storage, view,
+        moves ? flat_place(b, base.dims(), base_strides, place.starts) : Value());
+  }
+  Value x = to_box(storage, box);
+  if (moves) {
+    x = b.dynamic_slice(x, find_starts(b, box, base.dims(), base_strides, place.starts), box.sizes);
+  } else {
+    Dims limits;
+    for (size_t i = 0; i < box.starts.size(); ++i) limits.push_back(box.starts[i] + box.sizes[i]);
+    x = b.slice(x, box.starts, limits);
+  }
   // Drop the trailing single element, go to the view's order, put back sizes 1 and broadcasts.
   Dims kept;
   for (int64_t position : box.order) kept.push_back(sizes[static_cast<size_t>(position)]);
@@ -228,10 +290,11 @@ Value read_view(const Value& base, ShapeRef base_strides, const Geometry& view, 
 }
 
 Value write_view(const Value& base, ShapeRef base_strides, const Geometry& view,
-                 const Value& update) {
+                 const Value& update, const Place& place) {
   Builder& b = base.builder();
   const Dims sizes = to_dims(view.sizes);
-  if (base.dtype() == update.dtype() && view.offset == 0 && base.dims() == sizes &&
+  const bool moves = !place.starts.empty();
+  if (!moves && base.dtype() == update.dtype() && view.offset == 0 && base.dims() == sizes &&
       ShapeRef(view.strides) == base_strides) {
     return update;
   }
@@ -242,8 +305,10 @@ Value write_view(const Value& base, ShapeRef base_strides, const Geometry& view,
   const Value storage = reinterpret(ordered, update.dtype());
   const Box box = find_box(extents(storage), view);
   Value written;
-  if (!box.valid) {
-    written = scatter_view(storage, view, update);
+  if (!box.valid || !place.is_box) {
+    written = scatter_view(
+        storage, view, update,
+        moves ? flat_place(b, base.dims(), base_strides, place.starts) : Value());
   } else {
     Dims kept;
     for (size_t i = 0; i < sizes.size(); ++i) {
@@ -261,12 +326,16 @@ Value write_view(const Value& base, ShapeRef base_strides, const Geometry& view,
       permutation.push_back(std::find(by_position.begin(), by_position.end(), position) -
                             by_position.begin());
     }
-    const Value part = b.reshape(b.transpose(b.reshape(update, kept), permutation), sizes_of(box));
-    if (sizes_of(box) == box.shape) {
+    const Value part = b.reshape(b.transpose(b.reshape(update, kept), permutation), box.sizes);
+    if (box.sizes == box.shape) {
       written = part;
     } else {
-      stablehlo::Values starts;
-      for (int64_t start : box.starts) starts.push_back(b.splat_int(start, Type(DType::kS32, {})));
+      Values starts;
+      if (moves) {
+        starts = find_starts(b, box, base.dims(), base_strides, place.starts);
+      } else {
+        for (int64_t start : box.starts) starts.push_back(b.scalar(start, DType::kS32));
+      }
       written = b.dynamic_update_slice(to_box(storage, box), part, starts);
     }
   }

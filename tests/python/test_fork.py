@@ -15,8 +15,9 @@ from distributed.ranks import free_port
 # `fork(end)` waits for a child that calls `end` and then runs on to the end of the script; there it
 # gives True. No child may hang, or end with another code than expected.
 PRELUDE = """
-import atexit, gc, multiprocessing, os, signal, sys, threading, time
+import atexit, faulthandler, gc, multiprocessing, os, signal, sys, threading, time
 import torch, torch_tpu
+faulthandler.enable()
 
 def await_child(pid, code=0, seconds=100):
     deadline = time.monotonic() + seconds
@@ -24,6 +25,8 @@ def await_child(pid, code=0, seconds=100):
     while not done:
         done, status = os.waitpid(pid, os.WNOHANG)
         if not done and time.monotonic() > deadline:
+            os.kill(pid, signal.SIGABRT)  # says where it is
+            time.sleep(2)
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
             raise AssertionError("the child hangs")

@@ -72,10 +72,14 @@ def test_none_and_given():
 
 def test_view_offset():
     x = ones(10)
+    torch.neg(x[:8])
     torch.neg(x[1:9])
-    torch.neg(x[2:])
     miss = last_miss("aten::neg")
-    assert miss["text"] == "input[0]: a view with another offset (1 → 2)"
+    assert miss["text"] == (
+        "input[0].view begins: at the start → further on along dim 0"
+    )
+    torch.neg(x[2:])  # any place further on
+    assert last_miss("aten::neg") == miss
     torch.neg(ones(8))
     assert last_miss("aten::neg")["text"] == "input[0]: no longer a view"
 

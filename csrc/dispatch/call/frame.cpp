@@ -3,12 +3,14 @@
 #include <bit>
 
 #include <ATen/Context.h>
+#include <ATen/MemoryOverlap.h>
 #include <c10/core/DefaultDtype.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include "csrc/dispatch/call/key_words.h"
 #include "csrc/dispatch/call/target.h"
+#include "csrc/trace/view.h"
 
 namespace torch_tpu::dispatch {
 
@@ -144,8 +146,7 @@ void Frame::add_aliases() {
     for (size_t j = 0; j < tensors.size(); ++j) {
       if (i == j || tensors[j].cell != tensors[i].cell) continue;
       key.add(static_cast<uint64_t>(i) << 32 | j);
-      key.add(tensors[i].impl->storage_offset());
-      key.add(tensors[j].impl->storage_offset());
+      key.add(static_cast<uint64_t>(at::get_overlap_status(tensors[i].impl, tensors[j].impl)));
     }
   }
 }
@@ -241,12 +242,42 @@ void Frame::add_tensor(const at::Tensor& tensor, const ArgPlan& plan) {
   key.add(sizes);
   if (!contiguous) key.add(impl->strides());
   if (!identity) {
-    key.add(impl->storage_offset());
+    add_place(ref);
     key.add(static_cast<uint64_t>(value.dtype()) << 8 | value.dims().size());
     key.add(value.dims());
     key.add(value.strides());
   }
   if (plan.written) add_written(ref, impl);
+}
+
+// Where a view begins: not part of the key but for whether it is somewhere else than at 0.
+void Frame::add_place(TensorRef& ref) {
+  const c10::TensorImpl& impl = *ref.impl;
+  const trace::DeviceValue& value = *ref.value;
+  const int64_t offset = impl.storage_offset();
+  if (offset == 0 || impl.numel() == 0) {
+    key.add(uint64_t{0});
+    return;
+  }
+  const trace::ShapeRef dims = value.dims();
+  const int64_t numel = trace::numel(dims);
+  if (ops::to_dtype(c10::typeMetaToScalarType(impl.dtype())) != value.dtype() || offset >= numel ||
+      dims.size() > kMaxStarts) {
+    key.add(kFixedPlace);
+    key.add(offset);
+    return;
+  }
+  for (size_t d = 0; d < dims.size(); ++d) {
+    if (dims[d] == 1) continue;
+    const int64_t start = offset / value.strides()[d] % dims[d];
+    if (start == 0) continue;
+    ref.starts |= uint32_t{1} << d;
+    RawScalar raw{c10::ScalarType::Long, start};
+    raw.is_start = true;
+    scalars.push_back(raw);
+  }
+  ref.is_box = trace::is_box(numel, impl.sizes(), impl.strides(), offset);
+  key.add(ref.starts | (ref.is_box ? 0 : kGathered));
 }
 
 // Several views of one cell written by one call (foreach over slices of a flat buffer).
@@ -468,6 +499,7 @@ void Frame::find_device() {
 // Integers travel with the floats where there are any, since most will become floats, and doubles
 // as float32, since most numbers are; but not those that would lose digits on the way.
 trace::Carrier Frame::carrier(const RawScalar& scalar) const {
+  if (scalar.is_start) return trace::Carrier::kS64;
   const bool integer = scalar.real.is_integer();
   if (integer && (!has_float_ || scalar.is_large())) return trace::Carrier::kS64;
   if (has_double_ || (!integer && !has_float_ && scalar.is_large())) return trace::Carrier::kF64;
@@ -477,7 +509,7 @@ trace::Carrier Frame::carrier(const RawScalar& scalar) const {
 // Another carrier is another program.
 void Frame::mark_large() {
   for (const RawScalar& scalar : scalars) {
-    if (scalar.real.is_integer() != has_float_ || !scalar.is_large()) continue;
+    if (scalar.is_start || scalar.real.is_integer() != has_float_ || !scalar.is_large()) continue;
     key.set(scalar.word,
             key.data()[scalar.word] | (scalar.host ? uint64_t{kLargeScalar} << 32 : kLargeNumber));
   }

@@ -21,6 +21,7 @@ struct RawScalar {
   double imag = 0;
   uint32_t word = 0;       // its place in the key
   bool host = false;       // a 0-d CPU tensor
+  bool is_start = false;   // of a view in its base; see TensorRef::starts
   bool is_large() const {  // a whole number with more digits than a float32 holds
     const double near = real.to_double();
     if (near >= -0x1p24 && near <= 0x1p24) return false;
@@ -39,6 +40,10 @@ struct TensorRef {
   bool is_input = false;
   bool donated = false;
   bool overwritten = false;  // see trace::TensorArg
+  bool is_box = true;        // the same
+  // A bit per dimension of the base along which a view does not begin at 0: where it does is a
+  // runtime scalar.
+  uint32_t starts = 0;
   int same_cell = -1;
 };
 
@@ -73,6 +78,7 @@ class Frame {
   void lease_written();
   void add_tensor(const at::Tensor& tensor, const ArgPlan& plan);
   void add_written(TensorRef& ref, c10::TensorImpl* impl);
+  void add_place(TensorRef& ref);
   void add_host_scalar(const at::Tensor& tensor);
   void add_scalar(const c10::IValue& value, const ArgPlan& plan);
   void add_runtime(RawScalar raw, uint64_t word);

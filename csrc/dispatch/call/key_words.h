@@ -20,7 +20,7 @@ enum Flag : uint64_t {
   kConj = 1,
   kWrapped = 2,
   kStrided = 4,     // strides follow
-  kViewOfBase = 8,  // offset, strides and the base follow
+  kViewOfBase = 8,  // place, strides and the base follow
   kPartialWrite = 16,
   kNeg = 32,
   kLargeScalar = 64,  // a number from the CPU: see kLargeNumber
@@ -29,5 +29,10 @@ enum Flag : uint64_t {
 // In the word of a runtime number: one that would lose digits where numbers of this call travel, so
 // it travels wider.
 constexpr uint64_t kLargeNumber = uint64_t{1} << 16;
+
+// The place of a view: a bit per dimension of the base along which it does not begin at 0, ...
+constexpr size_t kMaxStarts = 32;
+constexpr uint64_t kGathered = uint64_t{1} << 32;    // its elements do not lie in a box
+constexpr uint64_t kFixedPlace = uint64_t{1} << 33;  // or this alone: the offset follows
 
 }  // namespace torch_tpu::dispatch

@@ -111,6 +111,18 @@ class NodeBuilder {
     for (const c10::IValue& item : list) arg.scalars.push_back(scalar(plan, item));
   }
 
+  void add_starts(const TensorRef& ref, trace::TensorArg& out) {
+    if (ref.starts == 0) return;
+    for (int dim = 0; ref.starts >> dim != 0; ++dim) {
+      if ((ref.starts >> dim & 1) == 0) continue;
+      const trace::ScalarArg scalar = take_scalar();
+      if (!constants_) out.starts.push_back({dim, scalar.slot});
+    }
+    if (constants_) return;
+    out.geometry.offset = 0;
+    out.is_box = ref.is_box;
+  }
+
   void add_tensor() {
     const TensorRef& ref = frame_.tensors[node_.tensors.size()];
     trace::TensorArg out;
@@ -125,6 +137,7 @@ class NodeBuilder {
       out.geometry.strides = trace::to_shape(ref.impl->strides());
       out.geometry.offset = ref.impl->storage_offset();
     }
+    add_starts(ref, out);
     if (ref.form == Form::kScalar) {
       out.scalar = take_scalar();
     } else if (ref.is_input) {

@@ -181,7 +181,12 @@ class Reader {
       const bool view = (flags & kViewOfBase) != 0;
       add(label + ".view", view ? "yes" : "no");
       if (!view) return;
-      add(label + ".storage_offset()", std::to_string(next_int()));
+      const uint64_t place = next();
+      if (place == kFixedPlace) {
+        add(label + ".storage_offset()", std::to_string(next_int()));
+      } else {
+        add_place(label, place);
+      }
       const uint64_t base = next();
       add(label + ".base.dtype",
           std::string(stablehlo::dtype_name(static_cast<stablehlo::DType>(base >> 8))));
@@ -196,6 +201,15 @@ class Reader {
       add(label + ".storage bytes", std::to_string(next_int()));
       read_shared_write(label);
     }
+  }
+
+  void add_place(const std::string& label, uint64_t place) {
+    std::string dims;
+    for (size_t d = 0; d < kMaxStarts; ++d) {
+      if ((place >> d & 1) != 0) dims += (dims.empty() ? "" : ", ") + std::to_string(d);
+    }
+    add(label + ".view begins", dims.empty() ? "at the start" : "further on along dim " + dims);
+    add(label + ".view is", (place & kGathered) != 0 ? "scattered" : "a block");
   }
 
   void add_flags(const std::string& label, uint64_t flags) {
@@ -294,13 +308,14 @@ class Reader {
 
   void read_aliases() {
     const size_t end = words_.size() - (op_.entry->lower == nullptr ? 1 : 0);
-    while (at_ + 3 <= end) {
+    static constexpr const char* kNames[] = {"they are the same", "some of it", "none",
+                                             "perhaps"};
+    while (at_ + 2 <= end) {
       const uint64_t pair = next();
-      const int64_t written = next_int();
-      const int64_t read = next_int();
+      const uint64_t status = next();
       add("overlap of input[" + std::to_string(pair >> 32) + "] and input[" +
               std::to_string(pair & 0xffffffff) + "]",
-          "offsets " + std::to_string(written) + " and " + std::to_string(read));
+          status < std::size(kNames) ? kNames[status] : "?");
     }
   }
 

@@ -36,11 +36,11 @@ TEST(Fork, MarksKnowAChild) {
 TEST(Fork, IsBadOnlyWhileSaidSo) {
   EXPECT_FALSE(in_bad_fork());
   EXPECT_TRUE(holds_in_child([] { return !in_bad_fork(); }));
-  set_forks_are_bad(true);
+  begin_bad_forks();
   EXPECT_FALSE(in_bad_fork());
   EXPECT_TRUE(holds_in_child([] { return in_bad_fork(); }));
   EXPECT_TRUE(holds_in_child([] { return holds_in_child([] { return in_bad_fork(); }); }));
-  set_forks_are_bad(false);
+  end_bad_forks();
   EXPECT_TRUE(holds_in_child([] { return !in_bad_fork(); }));
 }
 

@@ -58,7 +58,7 @@ TEST(Api, AForkedChildCallsNothing) {
   auto args = make_args<PJRT_Event_Destroy_Args>();
   TORCH_TPU_PJRT_CALL_NOEXCEPT(&api, PJRT_Event_Destroy, args);
   ASSERT_EQ(calls, 1);
-  base::set_forks_are_bad(true);
+  base::begin_bad_forks();
   const pid_t child = fork();
   if (child == 0) {
     bool refused = false;
@@ -70,7 +70,7 @@ TEST(Api, AForkedChildCallsNothing) {
     }
     _exit(refused && calls == 1 ? 0 : 1);
   }
-  base::set_forks_are_bad(false);
+  base::end_bad_forks();
   int status = -1;
   waitpid(child, &status, 0);
   EXPECT_TRUE(WIFEXITED(status));
