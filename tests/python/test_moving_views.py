@@ -176,3 +176,38 @@ def test_large_places() -> None:
         assert x[i].item() == 5.0
         assert x[i - 1].item() == x[i + 1].item() == 0.0
     assert x.sum().item() == 10.0
+
+
+def test_a_compiled_graph_over_rows() -> None:
+    compiled = torch.compile(lambda a, b: (a * 2 + b).sin().sum(-1), backend="tpu")
+    x = torch.arange(64.0 * 8).reshape(64, 8)
+    y, one = x.to("tpu"), torch.ones(8, device="tpu")
+    before = compiles()
+    for i in range(12):
+        got = compiled(y[i], one)
+        torch.testing.assert_close(got.cpu(), (x[i] * 2 + 1).sin().sum(-1))
+    assert compiles() - before <= 4
+
+
+def test_a_compiled_graph_that_writes_rows() -> None:
+    compiled = torch.compile(lambda a: a.mul_(2), backend="tpu")
+    x = torch.arange(6.0 * 8).reshape(6, 8)
+    y = x.to("tpu")
+    for i in range(6):
+        compiled(y[i])
+        x[i].mul_(2)
+    assert torch.equal(y.cpu(), x)
+
+
+def test_a_compiled_training_step_over_rows() -> None:
+    weight = torch.eye(8)
+    compiled = torch.compile(lambda a, w: (a @ w).tanh().sum(), backend="tpu")
+    x = torch.linspace(-1, 1, 6 * 4 * 8).reshape(6, 4, 8)
+    y = x.to("tpu")
+    for i in range(6):
+        mine, theirs = weight.to("tpu").requires_grad_(), weight.clone().requires_grad_()
+        compiled(y[i], mine).backward()
+        (x[i] @ theirs).tanh().sum().backward()
+        assert mine.grad is not None
+        assert theirs.grad is not None
+        torch.testing.assert_close(mine.grad.cpu(), theirs.grad)

@@ -25,6 +25,7 @@ from torch_tpu._compile.plan import DEVICE, CannotPlanError, Plan, make_plan, te
 from torch_tpu._compile.random import mark_random
 from torch_tpu._compile.sizes import UnprovenError
 from torch_tpu._compile.vectorize import vectorize
+from torch_tpu._compile.writes import written_inputs
 
 _log = logging.getLogger("torch_tpu.compile")
 _serial = itertools.count()
@@ -143,12 +144,29 @@ class CompiledGraph:
             if self._plan is None:
                 return self._run_op_by_op(args)
             if self._direct:
-                if not self._add_variant(args):
-                    return self._run_op_by_op(args)
+                self._take_out_views(args)
                 results = self._program(args)
+                if results is None:
+                    if not self._add_variant(args):
+                        return self._run_op_by_op(args)
+                    results = self._program(args)
                 assert results is not None
                 return results
             return self._run_parts(args)
+
+    def _take_out_views(self, inputs: list[Any]) -> None:
+        """Once there is a program, arguments that lie elsewhere in their storage are copied to its
+        start: a loop over rows shall not have a program per row. Not where the graph writes to its
+        arguments, which has to reach what they are views of."""
+        if len(self._program) == 0 or self._writes:
+            return
+        for i, value in enumerate(inputs):
+            if _is_tensor(value) and value.device.type == DEVICE and value.storage_offset() != 0:
+                inputs[i] = value.clone()
+
+    @functools.cached_property
+    def _writes(self) -> bool:
+        return bool(written_inputs(self._gm))
 
     def _read_numbers(self, results: list[Any]) -> list[Any]:
         for i in self._numbers:
@@ -166,6 +184,9 @@ class CompiledGraph:
         self._before(env)
         inputs = self._device_inputs(env)
         results = self._program(list(inputs))
+        if results is None:
+            self._take_out_views(inputs)
+            results = self._program(list(inputs))
         if results is None:
             if not self._add_variant(inputs):
                 return self._run_op_by_op(args)
