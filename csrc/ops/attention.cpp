@@ -14,6 +14,7 @@
 #include "csrc/ops/matmul_precision.h"
 #include "csrc/ops/random.h"
 #include "csrc/ops/table.h"
+#include "csrc/stablehlo/axis.h"
 
 namespace torch_tpu::ops {
 
@@ -94,6 +95,13 @@ Softmax softmax(const Value& scores) {
   s.sum = reduce_sum(s.weights, {3});
   s.logsumexp = b.log(s.sum) + shift;
   return s;
+}
+
+// In blocks the place of an element among all is known for fixed sizes only.
+void check_draws(const Attention& a, const Dropout& dropout, AttentionForm form) {
+  if (!dropout.state || form == AttentionForm::kPlain) return;
+  if (a.query.type().is_static() && a.key.type().is_static()) return;
+  throw stablehlo::Unproven("attention with dropout, in blocks of a dimension that varies");
 }
 
 AttentionOut attention_at_once(const Attention& a, const Dropout& dropout) {
@@ -183,6 +191,7 @@ Values lower_backward(Call& c) {
                c.scalar("dropout_p", DType::kF32)};
   }
   Values grads;
+  check_draws(a, dropout, attention_form(a, dropout, &g));
   switch (attention_form(a, dropout, &g)) {
     case AttentionForm::kPlain:
       grads = attention_grad_at_once(a, dropout, g);
@@ -236,6 +245,7 @@ AttentionForm attention_form(const Attention& a, const Dropout& dropout,
 }
 
 AttentionOut attention(const Attention& a, const Dropout& dropout) {
+  check_draws(a, dropout, attention_form(a, dropout, nullptr));
   switch (attention_form(a, dropout, nullptr)) {
     case AttentionForm::kBlocks:
       return attention_by_blocks(a, dropout);
@@ -268,7 +278,9 @@ Value times_scalar(const Value& x, const Value& scalar) {
 Value dropped(const Value& x, const Dropout& dropout, const Dims& all, const Values& starts) {
   Builder& b = x.builder();
   const Value stream = random_stream(b, dropout.state, kDropoutStream);
-  const Value drawn = random_uniform01_part(b, stream, all, starts, x.dims(), DType::kF32);
+  const Value drawn = starts.empty()
+                          ? random_uniform01_like(b, stream, x, DType::kF32)
+                          : random_uniform01_part(b, stream, all, starts, x.dims(), DType::kF32);
   const Value keep = b.ge(drawn, b.broadcast_to(dropout.p, x.dims()));
   const Value scale = cast(1.0 / (1.0 - dropout.p), x.dtype());
   return b.select(keep, times_scalar(x, scale), zeros_like(x));

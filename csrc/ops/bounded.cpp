@@ -87,6 +87,7 @@ constexpr std::string_view kAnywhere[] = {
     // copies
     "copy",
     "copy_",
+    "native_dropout_backward",
     "fill.Scalar",
     "zero",
 };
@@ -128,6 +129,7 @@ constexpr std::string_view kByPosition[] = {
     "_scaled_dot_product_fused_attention_overrideable",
     "_scaled_dot_product_fused_attention_overrideable_backward",
     "linalg_cross",
+    "native_dropout",
 };
 
 // Windows and resampling: batches of any size.

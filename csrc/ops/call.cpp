@@ -5,6 +5,7 @@
 
 #include "csrc/ops/helpers.h"
 #include "csrc/ops/source.h"
+#include "csrc/stablehlo/axis.h"
 
 namespace torch_tpu::ops {
 
@@ -92,7 +93,9 @@ c10::ScalarType to_scalar_type(DType dtype) {
 
 const Argument* Source::find(std::string_view name) const {
   for (const Argument& argument : arguments) {
-    if (argument.name == name) return &argument;
+    if (argument.name != name) continue;
+    if (argument.varies) throw stablehlo::Unproven("the argument " + std::string(name) + " varies");
+    return &argument;
   }
   return nullptr;
 }

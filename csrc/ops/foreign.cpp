@@ -59,6 +59,7 @@ ForeignEntry::ForeignEntry(std::string name, std::vector<std::string> arguments,
 }
 
 Values ForeignEntry::lower_call(Builder& b, const Source& source) const {
+  for (const Argument& argument : source.arguments) static_cast<void>(source.find(argument.name));
   const std::string key = key_of(source.arguments);
   ForeignPtr function;
   {

@@ -362,7 +362,7 @@ Values lower_native_dropout(Call& c) {
   const DType t = opmath(input.dtype());
   const DType real = real_of(t);
   const Value keep = 1.0 - c.scalar("p", real);
-  const Value mask = b.lt(random_uniform01(b, c.rng_state(), input.dims(), real),
+  const Value mask = b.lt(random_uniform01_like(b, c.rng_state(), input, real),
                           b.broadcast_to(keep, input.dims()));
   const Value dropped_all = b.eq(keep, zeros_like(keep));
   const Value scale = b.select(dropped_all, zeros_like(keep), b.divide(ones_like(keep), keep));

@@ -26,6 +26,9 @@ Value random_uniform01(Builder& b, const Value& state, const Dims& dims, DType d
 // has dims `dims`: the same numbers, whatever the parts it is drawn in.
 Value random_uniform01_part(Builder& b, const Value& state, const Dims& all, const Values& starts,
                             const Dims& dims, DType dtype);
+// A draw as large as `like`, whose dimensions may vary: what counts of it are the numbers that an
+// array of its true sizes draws.
+Value random_uniform01_like(Builder& b, const Value& state, const Value& like, DType dtype);
 // Uniform on (0, 1]: safe under a logarithm. 2^-32 (2^-53 for f64) is the smallest value.
 Value random_uniform01_open(Builder& b, const Value& state, const Dims& dims, DType dtype);
 // Standard normal by Box-Muller. Half types are computed in f32 and rounded.

@@ -3,6 +3,7 @@
 
 #include "csrc/ops/helpers.h"
 #include "csrc/ops/random.h"
+#include "csrc/stablehlo/axis.h"
 
 namespace torch_tpu::ops {
 namespace {
@@ -29,6 +30,7 @@ Value element(const Value& x, int64_t i) {
 struct Part {
   Dims all;
   Values starts;
+  Values sizes;  // how many elements of each dim count; undefined: all. Empty: they do of all dims
 };
 
 // counter + the position of each element in row-major order, in halves. Made of iotas of the final
@@ -39,13 +41,20 @@ Words counters(Builder& b, const Value& counter, const Dims& dims, const Part& p
   const Type type(t, dims);
   Value position = full(b, 0, t, dims);
   int64_t stride = 1;
+  Value strides;  // ui[]: and this many times as much, where sizes vary
   for (int64_t i = type.rank() - 1; i >= 0; --i) {
     Value along = b.iota(type, i);
     if (!part.starts.empty() && part.starts[i]) {
       along = b.add(along, b.broadcast_to(b.convert(part.starts[i], t), dims));
     }
+    if (strides) along = b.multiply(along, b.broadcast_to(strides, dims));
     position = b.add(position, stride == 1 ? along : b.multiply(along, b.splat_int(stride, type)));
-    stride *= part.all[i];
+    if (!part.sizes.empty() && part.sizes[i]) {
+      const Value size = b.convert(part.sizes[i], t);
+      strides = strides ? b.multiply(strides, size) : size;
+    } else {
+      stride *= part.all[i];
+    }
   }
   if (t == DType::kU64) return split_words(b, b.add(position, b.broadcast_to(counter, dims)));
   const Words start = split_words(b, counter);
@@ -84,7 +93,7 @@ Words random_words(Builder& b, const Value& state, const Dims& dims, const Part&
 }
 
 Words random_words(Builder& b, const Value& state, const Dims& dims) {
-  return random_words(b, state, dims, {dims, {}});
+  return random_words(b, state, dims, {dims, {}, {}});
 }
 
 Value bits_of(const Words& words, DType dtype) {
@@ -169,8 +178,25 @@ Value random_uniform01(Builder& b, const Value& state, const Dims& dims, DType d
 Value random_uniform01_part(Builder& b, const Value& state, const Dims& all, const Values& starts,
                             const Dims& dims, DType dtype) {
   const DType t = opmath(dtype);
-  const Value bits = bits_of(random_words(b, state, dims, {all, starts}), word_of(t));
+  const Value bits = bits_of(random_words(b, state, dims, {all, starts, {}}), word_of(t));
   return b.convert(fraction(bits, mantissa_digits(dtype), 0, t), dtype);
+}
+
+Value random_uniform01_like(Builder& b, const Value& state, const Value& like, DType dtype) {
+  Part part{like.dims(), {}, Values(like.dims().size())};
+  for (int64_t i = 0; i < like.rank(); ++i) {
+    if (!like.type().varies(i)) continue;
+    const stablehlo::Axis& axis = b.axis(like, i);
+    if (axis.size() != 1) throw stablehlo::Unproven("a draw where dimensions were merged");
+    part.sizes[i] = b.size_value(axis[0].size);
+  }
+  const DType t = opmath(dtype);
+  const Value bits = bits_of(random_words(b, state, like.dims(), part), word_of(t));
+  Value drawn = b.convert(fraction(bits, mantissa_digits(dtype), 0, t), dtype);
+  for (int64_t i = 0; i < like.rank(); ++i) {
+    if (like.type().varies(i)) drawn = b.vary(drawn, i, b.axis(like, i)[0].size);
+  }
+  return drawn;
 }
 
 Value random_uniform01_open(Builder& b, const Value& state, const Dims& dims, DType dtype) {

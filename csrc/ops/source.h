@@ -30,6 +30,7 @@ struct Argument {
   Values scalars;                 // runtime scalars as 0-d values (complex or real carrier)
   std::vector<c10::ScalarType> scalar_types;  // of each Scalar, see trace::ScalarArg
   std::optional<Number> known;
+  bool varies = false;  // where sizes vary it does too: asking for it throws stablehlo::Unproven
 };
 
 // What a program reports when a value of its inputs is out of range.

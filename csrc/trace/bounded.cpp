@@ -88,7 +88,7 @@ Bounds plan_bounds(const FusedProgram& piece, std::shared_ptr<const Forms> forms
   Bounds out;
   out.bound = bucket(n + most);
   out.high = out.bound - most;
-  out.low = out.bound == kSmallestBound ? 2 : out.bound / 2 - most + 1;
+  out.low = 2;
   // Sizes of 1 and 0 mean something else: they repeat, and strides beside them are free.
   FormsRef rest = *forms;
   for_each_node(piece, [&](size_t at, size_t) {
@@ -122,17 +122,6 @@ Bounds plan_bounds(const FusedProgram& piece, std::shared_ptr<const Forms> forms
 }
 
 namespace {
-
-// Attention does only with dropout.
-bool draws(const Node& node) {
-  if (!node.entry->random) return false;
-  for (const NodeArg& arg : node.args) {
-    if (arg.name == "dropout_p" && arg.scalars.size() == 1 && arg.scalars[0].known == 0) {
-      return false;
-    }
-  }
-  return true;
-}
 
 // From the buffer's size to what the ops compute with, and what counts of that.
 Value enter(Builder& b, Value value, FormsRef sizes, int64_t high, const Size& n) {
@@ -180,7 +169,7 @@ std::string lower_bounded(const FusedProgram& program) {
   const auto prepare = [&](Node& node, NodeInputs& inputs) {
     NodeForms forms = take_forms(rest, bounds.high, node);
     if (forms.writes_part) throw Unproven(node.name + " writes a view that varies");
-    if (draws(node)) {
+    if (node.entry->random && node.entry->bounded == ops::Bounded::kNo) {
       for (FormsRef sizes : forms.results) {
         if (varies(sizes)) throw Unproven(node.name + " draws as many numbers as vary");
       }

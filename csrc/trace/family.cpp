@@ -10,6 +10,9 @@ namespace {
 constexpr size_t kSizesToLearn = 3;  // different sizes that make a dimension one that varies
 constexpr size_t kSizesAtLeast = 2;  // where waiting for the third costs more than it may save
 constexpr size_t kMaxVariants = 8;   // ways to vary that a family may have
+// How much larger than needed the bound of a program may be that is there already. To run in it
+// costs less than to compile another one, up to many runs.
+constexpr int64_t kMostRoom = 4;
 // A piece that a bounded program serves has to come again so much more often before it is compiled
 // for its own sizes, which at best takes half the time.
 constexpr uint64_t kBoundedPatience = 32;
@@ -55,8 +58,7 @@ Family::Variant* Family::find(const Numbers& numbers, int64_t& n) {
 }
 
 // From the last different sizes, of which the piece is one.
-Family::Variant* Family::learn(const FusedProgram& piece, const Numbers& numbers,
-                               size_t sizes_needed, int64_t& n) {
+Family::Variant* Family::learn(const Numbers& numbers, size_t sizes_needed, int64_t& n) {
   if (variants_.size() == kMaxVariants || recent_.size() < sizes_needed) return nullptr;
   if (recent_.back() != numbers) return nullptr;
   std::vector<const Numbers*> pieces;
@@ -66,19 +68,32 @@ Family::Variant* Family::learn(const FusedProgram& piece, const Numbers& numbers
   if (!forms) return nullptr;
   Variant variant;
   variant.forms = std::make_shared<const Forms>(std::move(*forms));
-  try {
-    for (size_t i = 0; i + 1 < sizes.size(); ++i) {
-      ++variant.met[plan_bounds(piece, variant.forms, sizes[i]).bound];
-    }
-  } catch (const stablehlo::Unproven& error) {
-    variant.refusal = error.what();
-  }
+  variant.met.insert(sizes.begin(), sizes.end());
   n = sizes.back();
   variants_.push_back(std::move(variant));
   return &variants_.back();
 }
 
-Family::Service Family::serve(const FusedProgram& piece, bool fresh, bool soon) {
+FusedPtr Family::known_program(const Variant& variant, int64_t n, int64_t bound) {
+  for (const auto& [room, program] : variant.programs) {
+    if (room > bound * kMostRoom) break;
+    if (n >= program->bounds->low && n <= program->bounds->high) return program;
+  }
+  return {};
+}
+
+// The first bound has to serve two sizes: then it is known that they go on changing. Null: it does
+// not.
+std::unique_ptr<Bounds> Family::first_bounds(const FusedProgram& piece, const Variant& variant,
+                                             int64_t n) {
+  const int64_t most = *std::prev(variant.met.upper_bound(n * kMostRoom));
+  auto bounds = std::make_unique<Bounds>(plan_bounds(piece, variant.forms, std::max(n, most)));
+  const auto served = std::ranges::count_if(
+      variant.met, [&](int64_t size) { return size >= bounds->low && size <= bounds->high; });
+  return served < 2 ? nullptr : std::move(bounds);
+}
+
+Family::Service Family::serve(const FusedProgram& piece, bool soon) {
   Service out;
   const std::lock_guard lock(mutex_);
   const size_t sizes_needed = soon ? kSizesAtLeast : kSizesToLearn;
@@ -87,18 +102,16 @@ Family::Service Family::serve(const FusedProgram& piece, bool fresh, bool soon) 
   Numbers numbers;
   describe(piece, structure, numbers);
   Variant* variant = find(numbers, out.n);
-  if (variant == nullptr) variant = learn(piece, numbers, sizes_needed, out.n);
+  if (variant == nullptr) variant = learn(numbers, sizes_needed, out.n);
   if (variant == nullptr || !variant->refusal.empty()) return out;
   try {
     auto bounds = std::make_unique<Bounds>(plan_bounds(piece, variant->forms, out.n));
     if (out.n < bounds->low || out.n > bounds->high) return out;
-    if (fresh) ++variant->met[bounds->bound];
-    if (const auto at = variant->programs.find(bounds->bound); at != variant->programs.end()) {
-      out.program = at->second;
-      return out;
-    }
-    // The first bound has to serve two sizes; then it is known that they go on changing.
-    if (variant->programs.empty() && variant->met[bounds->bound] < 2) return out;
+    variant->met.insert(out.n);
+    out.program = known_program(*variant, out.n, bounds->bound);
+    if (out.program) return out;
+    if (variant->programs.empty()) bounds = first_bounds(piece, *variant, out.n);
+    if (!bounds) return out;
     bounds->structure = structure_;
     out.bounds = std::move(bounds);
   } catch (const stablehlo::Unproven& error) {

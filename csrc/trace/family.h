@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -33,14 +34,14 @@ class Family {
   uint64_t sights_needed(bool has_bounded) const;
 
   // What serves the piece together with others, if it is time for that: `bounds` of a program there
-  // is none of yet, else `program`. Both null: nothing does. `fresh`: it was just added. `soon`:
-  // one program costs less than what else it takes to run the piece, so two sizes are enough.
+  // is none of yet, else `program`. Both null: nothing does. `soon`: one program costs less than
+  // what else it takes to run the piece, so two sizes are enough.
   struct Service {
     FusedPtr program;
     std::unique_ptr<Bounds> bounds;
     int64_t n = 0;
   };
-  Service serve(const FusedProgram& piece, bool fresh, bool soon);
+  Service serve(const FusedProgram& piece, bool soon);
   // The program for the bounds that serve() gave.
   void keep(FusedPtr program);
   // It cannot be lowered: the pieces of these forms stay programs of their own.
@@ -51,12 +52,15 @@ class Family {
  private:
   struct Variant {
     std::shared_ptr<const Forms> forms;
-    std::map<int64_t, int> met;            // bound: how many sizes
+    std::set<int64_t> met;                 // sizes
     std::map<int64_t, FusedPtr> programs;  // by bound
     std::string refusal;
   };
   Variant* find(const Numbers& numbers, int64_t& n);
-  Variant* learn(const FusedProgram& piece, const Numbers& numbers, size_t sizes, int64_t& n);
+  Variant* learn(const Numbers& numbers, size_t sizes, int64_t& n);
+  static FusedPtr known_program(const Variant& variant, int64_t n, int64_t bound);
+  static std::unique_ptr<Bounds> first_bounds(const FusedProgram& piece, const Variant& variant,
+                                              int64_t n);
 
   const std::shared_ptr<const Key> structure_;
   mutable std::mutex mutex_;

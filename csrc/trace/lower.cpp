@@ -153,6 +153,7 @@ class NodeLowering {
       out.value = arg.value;
       out.present = arg.present;
       out.is_list = arg.is_list;
+      out.varies = arg.varies;
       for (int i = 0; i < arg.num_tensors; ++i) {
         const auto at = static_cast<size_t>(arg.first_tensor + i);
         const TensorArg& tensor = node_.tensors[at];

@@ -72,6 +72,7 @@ struct NodeArg {
   int first_tensor = 0;
   int num_tensors = 0;
   std::vector<ScalarArg> scalars;
+  bool varies = false;  // in a bounded program: numbers in it do, so its lowering must not ask
 };
 
 // The geometry of a result that is known but for one number, which the program computes.

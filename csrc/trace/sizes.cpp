@@ -183,12 +183,7 @@ NodeForms take_forms(std::span<const Form>& forms, int64_t n, Node& node) {
   // Sizes are set before the strides beside them are looked at: a size that varies is not 1.
   visit_shapes(node, [&](int64_t& number) { number = start[next++].at(n); });
   for (NodeArg& arg : node.args) {
-    for (const Form& form : take(count_numbers(arg.value))) {
-      if (form.varies()) {
-        throw stablehlo::Unproven(node.name + ": the argument " + std::string(arg.name) +
-                                  " varies");
-      }
-    }
+    for (const Form& form : take(count_numbers(arg.value))) arg.varies |= form.varies();
     for (ScalarArg& scalar : arg.scalars) {
       if (!scalar.known || !is_range_end(node, arg) || !end_of(*scalar.known)) continue;
       const int64_t end = take(1)[0].at(n);

@@ -46,8 +46,7 @@ struct NodeForms {
 };
 
 // Takes the forms of a node's numbers from `forms`, which begins with them and is advanced, and
-// gives the node with the numbers for `n`. Throws stablehlo::Unproven when one varies that its
-// lowering takes for a constant.
+// gives the node with the numbers for `n`. Arguments in which one varies are marked.
 NodeForms take_forms(std::span<const Form>& forms, int64_t n, Node& node);
 
 // The forms that give each of the pieces' numbers, of two pieces or three; none when there are no

@@ -78,7 +78,7 @@ def test_a_loop_falls_into_step() -> None:
     assert max(ran) >= 0.7 * 200 * 6, ran
 
 
-@pytest.mark.parametrize("lengths", [(5, 5, 5), (5, 9, 17)])
+@pytest.mark.parametrize("lengths", [(5, 5, 5), (5, 9, 17, 12, 20)])
 def test_generation_compiles_nothing_for_nothing(lengths: tuple[int, ...]) -> None:
     """A program that is compiled runs again: that of the cache's many lengths, and that of the
     prompts, also when each has a length of its own."""

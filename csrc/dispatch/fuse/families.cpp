@@ -42,14 +42,12 @@ int64_t bytes_of(const trace::Bounds& bounds, const FusedProgram& piece,
   return bytes;
 }
 
-// Null, and the family knows why, when it cannot be had.
-trace::FusedPtr make_bounded(const FusedProgram& piece, trace::Family& family,
-                             const trace::Segment& segment, const trace::Signature& signature,
-                             std::unique_ptr<trace::Bounds> bounds) {
+// Not lowered yet.
+trace::FusedPtr bounded_program(const FusedProgram& piece, const trace::Segment& segment,
+                                const trace::Signature& signature, const trace::Bounds& bounds) {
   auto program = c10::make_intrusive<FusedProgram>(segment, signature);
-  const std::shared_ptr<const trace::Forms> forms = bounds->forms;
-  program->new_bytes = bytes_of(*bounds, piece, segment);
-  program->bounds = std::move(bounds);
+  program->new_bytes = bytes_of(bounds, piece, segment);
+  program->bounds = std::make_unique<trace::Bounds>(bounds);
   program->scalars.sizes = 1;
   program->donated.clear();
   program->fingerprint = program->stable_key().hash();
@@ -57,22 +55,50 @@ trace::FusedPtr make_bounded(const FusedProgram& piece, trace::Family& family,
   std::snprintf(name, sizeof name, "bounded_%016llx",
                 static_cast<unsigned long long>(program->fingerprint));
   program->name = name;
-  if (!load_fused(*program)) {
-    program->code.claim();
-    std::string text;
-    try {
-      text = trace::lower_bounded(*program);
-    } catch (const std::exception& error) {
-      // Not proven, or a lowering that takes other sizes than these; the piece runs as it is.
-      family.refuse(forms, error.what());
-      return {};
-    }
+  return program;
+}
+
+// The program, from disk or with the text to compile; null, and why in `refusal`, when what counts
+// is not proven for its sizes.
+trace::FusedPtr load_or_lower(const FusedProgram& piece, const trace::Segment& segment,
+                              const trace::Signature& signature, const trace::Bounds& bounds,
+                              std::string& text, std::string& refusal) {
+  trace::FusedPtr program = bounded_program(piece, segment, signature, bounds);
+  if (load_fused(*program)) return program;
+  program->code.claim();
+  try {
+    text = trace::lower_bounded(*program);
+    return program;
+  } catch (const std::exception& error) {
+    // Not proven, or a lowering that takes other sizes than these.
+    refusal = error.what();
+    return {};
+  }
+}
+
+// Null, and the family knows why, when it cannot be had: the piece runs as it is.
+trace::FusedPtr make_bounded(const FusedProgram& piece, trace::Family& family,
+                             const trace::Segment& segment, const trace::Signature& signature,
+                             trace::Bounds bounds, int64_t n) {
+  std::string text, refusal;
+  trace::FusedPtr program = load_or_lower(piece, segment, signature, bounds, text, refusal);
+  // What holds for all sizes up to the bound holds for small ones too. If not, for the upper half.
+  const int64_t upper_half = bounds.high - bounds.bound / 2 + 1;
+  if (!program && upper_half > bounds.low && n >= upper_half) {
+    bounds.low = upper_half;
+    program = load_or_lower(piece, segment, signature, bounds, text, refusal);
+  }
+  if (!program) {
+    family.refuse(bounds.forms, refusal);
+    return {};
+  }
+  if (!program->code.ready()) {
     try {
       double seconds = 0;
       auto executable = compile(program->name, program->fingerprint, text, seconds, /*quick=*/true);
       program->code.publish(std::move(executable), trace::Code::Origin::kCompiled, seconds);
     } catch (const std::exception& error) {
-      family.refuse(forms, error.what());
+      family.refuse(bounds.forms, error.what());
       cache::FusedCache::get().count_failure();
       TORCH_WARN(
           "Fused Eager could not compile ", program->name, " (", program->nodes.size(),
@@ -120,10 +146,10 @@ bool meet_family(const trace::FusedPtr& piece, const trace::Segment& segment,
   if (!family) return sights > 1;
   // Not every time: what did not help the last time rarely does now.
   if (piece->service() == nullptr && (fresh || std::has_single_bit(sights))) {
-    trace::Family::Service service = family->serve(*piece, fresh, soon);
+    trace::Family::Service service = family->serve(*piece, soon);
     if (service.bounds) {
       service.program =
-          make_bounded(*piece, *family, segment, signature, std::move(service.bounds));
+          make_bounded(*piece, *family, segment, signature, *service.bounds, service.n);
     }
     if (service.program) piece->serve({std::move(service.program), service.n});
   }

@@ -39,18 +39,22 @@ void ask_for_nodes(const FusedProgram& program) {
   }
 }
 
-// Whether nearly all ops of the piece are new. An op is new in one piece only, whether that
-// compiled it or not, so however much pieces differ there are no more such pieces than there are
-// new ops for them. What is on disk or compiled by now does not count: processes that do the same
-// shall have the same programs.
-bool mostly_new(const trace::Segment& segment) {
-  constexpr size_t kManyOps = 12;
-  constexpr size_t kUsesOfAnOp = 5, kPer = 2;  // 2.5 nodes for each new op at most
+// How many ops of the piece are new. An op is new in one piece only, whether that compiled it or
+// not, so however much pieces differ there are no more pieces with new ops than there are ops for
+// them. What is on disk or compiled by now does not count: processes that do the same shall have
+// the same programs.
+size_t count_new(const trace::Segment& segment) {
   size_t fresh = 0;
   for (const trace::TraceNode& node : segment.nodes) {
     fresh += static_cast<size_t>(!node.program->met.exchange(true, std::memory_order_relaxed));
   }
-  return fresh >= kManyOps && segment.nodes.size() * kPer <= fresh * kUsesOfAnOp;
+  return fresh;
+}
+constexpr size_t kManyOps = 12;
+
+// Nearly all are: 2.5 nodes for each new op at most.
+bool is_mostly_new(const trace::Segment& segment, size_t fresh) {
+  return fresh >= kManyOps && segment.nodes.size() * 2 <= fresh * 5;
 }
 
 // One program for such a piece costs less than compiling its ops, which several threads do at once,
@@ -64,9 +68,9 @@ trace::FusedPtr meet(const trace::Segment& segment, const trace::Signature& sign
                      base::CompileWhen when) {
   FusedCache& cache = FusedCache::get();
   trace::FusedPtr program = cache.find(signature);
-  bool is_new = false;
+  size_t fresh = 0;
   if (!program) {
-    is_new = mostly_new(segment);
+    fresh = count_new(segment);
     program = c10::make_intrusive<FusedProgram>(segment, signature);
     if (when != base::CompileWhen::kNever) load_fused(*program);
     cache.insert(program);
@@ -84,13 +88,13 @@ trace::FusedPtr meet(const trace::Segment& segment, const trace::Signature& sign
   if (when == base::CompileWhen::kFirst) {
     compile_now();
   } else if (when == base::CompileWhen::kSecond &&
-             meet_family(program, segment, signature, is_new)) {
+             meet_family(program, segment, signature, /*soon=*/fresh >= kManyOps)) {
     if (program->code.claim() &&
         !cache::CompilePool::get().submit([program] { compile_fused(program); })) {
       program->code.abandon();  // asked again when it is met next
     }
-  } else if (when == base::CompileWhen::kSecond && is_new && program->service() == nullptr &&
-             segment.nodes.size() <= kSmallPiece) {
+  } else if (when == base::CompileWhen::kSecond && is_mostly_new(segment, fresh) &&
+             program->service() == nullptr && segment.nodes.size() <= kSmallPiece) {
     compile_now();
   }
   return program;
