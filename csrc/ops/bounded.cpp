@@ -121,6 +121,7 @@ constexpr std::string_view kByPosition[] = {
     "scatter_add",
     "scatter_reduce.two",
     "index_put",
+    "_index_put_impl",
     "isin.Tensor_Tensor",
     "convolution_overrideable",
     "convolution_backward_overrideable",
@@ -130,6 +131,9 @@ constexpr std::string_view kByPosition[] = {
     "_scaled_dot_product_fused_attention_overrideable_backward",
     "linalg_cross",
     "native_dropout",
+    "slice_backward",
+    "select_backward",
+    "repeat",
 };
 
 // Windows and resampling: batches of any size.

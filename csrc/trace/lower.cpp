@@ -226,7 +226,10 @@ class NodeLowering {
         const TensorArg& target = node_.tensors[static_cast<size_t>(result.write)];
         const Value under =
             target.same_cell >= 0 ? written[static_cast<size_t>(target.same_cell)] : base(target);
-        value = write_view(under, target.base_strides, target.geometry, value, place(target));
+        value = inputs_.sizes != nullptr
+                    ? inputs_.sizes->write(static_cast<size_t>(result.write), under, value,
+                                           place(target))
+                    : write_view(under, target.base_strides, target.geometry, value, place(target));
       }
       if (result.write >= 0) written[static_cast<size_t>(result.write)] = value;
       outputs[i] = value;

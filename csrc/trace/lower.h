@@ -31,7 +31,10 @@ class NodeSizes {
   // The elements of tensor argument `tensor`, from its base.
   virtual stablehlo::Value read(size_t tensor, const stablehlo::Value& base,
                                 const Place& place) = 0;
-  // The same for one that has no memory yet, and for what was lowered for a result.
+  // The base with `update` in the place of that argument.
+  virtual stablehlo::Value write(size_t tensor, const stablehlo::Value& base,
+                                 const stablehlo::Value& update, const Place& place) = 0;
+  // The elements of one that has no memory yet, and of what was lowered for a result.
   virtual stablehlo::Value unwritten(size_t tensor, const stablehlo::Value& value) = 0;
   virtual stablehlo::Value result(size_t result, const stablehlo::Value& value) = 0;
 };

@@ -67,6 +67,20 @@ class SizedNode final : public NodeSizes {
     return value;
   }
 
+  Value write(size_t tensor, const Value& base, const Value& update, const Place& place) override {
+    const TensorArg& arg = node_.tensors[tensor];
+    const TensorForms& forms = forms_.tensors[tensor];
+    if (!varies(forms.sizes) && !varies(forms.strides) && !forms.offset.varies() &&
+        !varies(forms.base) && !varies(forms.base_strides)) {
+      return write_view(base, arg.base_strides, arg.geometry, update, place);
+    }
+    const auto steps = base.dtype() == update.dtype() && !has_gaps(base) && !has_gaps(update)
+                           ? find_steps(arg, forms)
+                           : std::nullopt;
+    if (!steps) throw Unproven(node_.name + " writes a view that varies");
+    return declare(write_steps(arg, forms, *steps, base, update, place), forms.base);
+  }
+
   Value unwritten(size_t tensor, const Value& value) override {
     return declare(value, forms_.tensors[tensor].sizes);
   }
@@ -192,6 +206,62 @@ class SizedNode final : public NodeSizes {
     return steps;
   }
 
+  // Where the view begins along dimension j of its base.
+  Value start_of(const std::vector<Step>& steps, size_t j, const Place& place) {
+    if (!place.starts.empty() && place.starts[j].defined()) {
+      return b_.convert(place.starts[j], DType::kS32);
+    }
+    const Form& start = steps[j].start;
+    return start.varies() ? b_.size_value(size_of(start)) : b_.scalar(start.c0, DType::kS32);
+  }
+
+  // How many elements along dimension j the base needs for the view of the bound, which may reach
+  // beyond it: the true view ends within the base, wherever it begins.
+  int64_t reach(const TensorForms& forms, const std::vector<Step>& steps, size_t j, int64_t length,
+                int64_t extent, const Place& place) const {
+    const Form& start = steps[j].start;
+    const int64_t end = length + std::max(start.at(bounds_.low), start.at(bounds_.high));
+    const int64_t taken = steps[j].dim;
+    const bool moves = !place.starts.empty() && place.starts[j].defined();
+    const bool grows = taken >= 0 && forms.sizes[static_cast<size_t>(taken)].varies();
+    return moves && grows ? end + extent : end;
+  }
+
+  Value longer(const Value& x, size_t dim, int64_t length) {
+    if (length <= x.dims()[dim]) return x;
+    Dims none(x.dims().size(), 0), more = none;
+    more[dim] = length - x.dims()[dim];
+    return b_.pad(x, b_.scalar(0, x.dtype()), none, more);
+  }
+
+  Value write_steps(const TensorArg& arg, const TensorForms& forms, const std::vector<Step>& steps,
+                    const Value& base, const Value& update, const Place& place) {
+    Value x = base;
+    Values starts;
+    Dims kept, order, window(steps.size(), 1);  // the update's dims that are some of the base's
+    for (size_t j = 0; j < steps.size(); ++j) {
+      x = b_.trust(x, static_cast<int64_t>(j));
+      if (steps[j].dim >= 0) window[j] = arg.geometry.sizes[static_cast<size_t>(steps[j].dim)];
+      x = longer(x, j, reach(forms, steps, j, window[j], x.dims()[j], place));
+      starts.push_back(start_of(steps, j, place));
+      if (steps[j].dim >= 0) order.push_back(steps[j].dim);
+    }
+    Dims sorted = order, permutation;
+    std::sort(sorted.begin(), sorted.end());
+    for (int64_t dim : sorted) kept.push_back(update.dims()[static_cast<size_t>(dim)]);
+    for (int64_t dim : order) {
+      permutation.push_back(std::find(sorted.begin(), sorted.end(), dim) - sorted.begin());
+    }
+    const Value part = b_.reshape(b_.transpose(b_.reshape(update, kept), permutation), window);
+    x = b_.dynamic_update_slice(x, part, starts);
+    for (size_t j = 0; j < steps.size(); ++j) {
+      const auto dim = static_cast<int64_t>(j);
+      x = b_.trust(x, dim);
+      x = b_.slice_dim(x, dim, 0, base.dims()[j]);
+    }
+    return x;
+  }
+
   Value read_steps(const TensorArg& arg, const TensorForms& forms, const std::vector<Step>& steps,
                    const Value& base, const Place& place) {
     Value x = base;
@@ -202,20 +272,11 @@ class SizedNode final : public NodeSizes {
       const int64_t length =
           steps[j].dim < 0 ? 1 : arg.geometry.sizes[static_cast<size_t>(steps[j].dim)];
       const Form& start = steps[j].start;
+      x = longer(x, j, reach(forms, steps, j, length, x.dims()[j], place));
       const bool moves = !place.starts.empty() && place.starts[j].defined();
-      int64_t end = length + std::max(start.at(bounds_.low), start.at(bounds_.high));
-      // The true view ends within the base wherever it begins, that of the bound perhaps does not.
-      const int64_t taken = steps[j].dim;
-      if (moves && taken >= 0 && forms.sizes[static_cast<size_t>(taken)].varies()) end += x.dims()[j];
-      if (end > x.dims()[j]) {
-        Dims none(steps.size(), 0), more = none;
-        more[j] = end - x.dims()[j];
-        x = b_.pad(x, b_.scalar(0, x.dtype()), none, more);
-      }
       if (start.varies() || moves) {
         Values starts(steps.size(), b_.scalar(0, DType::kS32));
-        starts[j] = moves ? b_.convert(place.starts[j], DType::kS32)
-                          : b_.size_value(size_of(start));
+        starts[j] = start_of(steps, j, place);
         Dims sizes = x.dims();
         sizes[j] = length;
         x = b_.dynamic_slice(x, starts, sizes);

@@ -171,13 +171,6 @@ NodeForms take_forms(std::span<const Form>& forms, int64_t n, Node& node) {
   for (const Result& result : node.results) {
     out.results.push_back(take(result.sizes.size()));
     take(result.strides.size());
-    if (result.write < 0 || result.whole) continue;
-    const TensorForms& target = out.tensors[static_cast<size_t>(result.write)];
-    const auto varies = [](std::span<const Form> all) {
-      return std::any_of(all.begin(), all.end(), [](const Form& form) { return form.varies(); });
-    };
-    out.writes_part = out.writes_part || varies(target.sizes) || varies(target.strides) ||
-                      target.offset.varies() || varies(target.base) || varies(target.base_strides);
   }
   size_t next = 0;
   // Sizes are set before the strides beside them are looked at: a size that varies is not 1.

@@ -42,7 +42,6 @@ struct TensorForms {
 struct NodeForms {
   std::vector<TensorForms> tensors;
   std::vector<std::span<const Form>> results;  // sizes
-  bool writes_part = false;                    // through a view whose numbers vary
 };
 
 // Takes the forms of a node's numbers from `forms`, which begins with them and is advanced, and

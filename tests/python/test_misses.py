@@ -75,9 +75,7 @@ def test_view_offset():
     torch.neg(x[:8])
     torch.neg(x[1:9])
     miss = last_miss("aten::neg")
-    assert miss["text"] == (
-        "input[0].view begins: at the start → further on along dim 0"
-    )
+    assert miss["text"] == ("input[0].view begins: at the start → further on along dim 0")
     torch.neg(x[2:])  # any place further on
     assert last_miss("aten::neg") == miss
     torch.neg(ones(8))

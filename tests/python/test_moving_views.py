@@ -16,7 +16,9 @@ def compiles() -> int:
     return int(torch_tpu.stats()["compiles"])
 
 
-def check(work: Callable[[str, range], list[Tensor]], first: range, other: range, most: int) -> None:
+def check(
+    work: Callable[[str, range], list[Tensor]], first: range, other: range, most: int
+) -> None:
     """The same as on the CPU; a second range of places compiles nothing new."""
     before = compiles()
     for got, expected in zip(work("tpu", first), work("cpu", first), strict=True):
