@@ -131,16 +131,16 @@ bool visit_box(int64_t n, ShapeRef sizes, ShapeRef strides, int64_t offset, Visi
 
 Box find_box(int64_t n, const Geometry& view) {
   Box box;
-  box.valid = visit_box(n, view.sizes, view.strides, view.offset,
-                        [&](int64_t position, int64_t extent, int64_t stride, int64_t start) {
-                          if (box.shape.empty()) box.padded = extent * stride;
-                          box.shape.push_back(extent);
-                          box.strides.push_back(stride);
-                          box.starts.push_back(start);
-                          box.sizes.push_back(
-                              position < 0 ? 1 : view.sizes[static_cast<size_t>(position)]);
-                          if (position >= 0) box.order.push_back(position);
-                        });
+  box.valid =
+      visit_box(n, view.sizes, view.strides, view.offset,
+                [&](int64_t position, int64_t extent, int64_t stride, int64_t start) {
+                  if (box.shape.empty()) box.padded = extent * stride;
+                  box.shape.push_back(extent);
+                  box.strides.push_back(stride);
+                  box.starts.push_back(start);
+                  box.sizes.push_back(position < 0 ? 1 : view.sizes[static_cast<size_t>(position)]);
+                  if (position >= 0) box.order.push_back(position);
+                });
   if (box.shape.empty()) box.padded = n;
   return box;
 }
@@ -200,9 +200,8 @@ Values find_starts(Builder& b, const Box& box, const Dims& base, ShapeRef base_s
 // Flat storage positions of the view's elements.
 Value positions(Builder& b, const Geometry& view, const Value& place) {
   const Type type(DType::kS64, to_dims(view.sizes));
-  Value index = place.defined()
-                    ? b.broadcast_in_dim(b.convert(place, DType::kS64), type.dims, {})
-                    : b.splat_int(view.offset, type);
+  Value index = place.defined() ? b.broadcast_in_dim(b.convert(place, DType::kS64), type.dims, {})
+                                : b.splat_int(view.offset, type);
   for (size_t i = 0; i < view.sizes.size(); ++i) {
     if (view.sizes[i] <= 1 || view.strides[i] == 0) continue;
     index = index +
@@ -234,8 +233,8 @@ Value scatter_view(const Value& storage, const Geometry& view, const Value& upda
   dims.inserted_window_dims = {0};
   dims.scatter_dims_to_operand_dims = {0};
   dims.index_vector_dim = 1;
-  return b.scatter(flatten(storage), b.reshape(positions(b, view, place), {n, 1}), flatten(update), dims,
-                   [](const stablehlo::Values& args) { return stablehlo::Values{args[1]}; });
+  return b.scatter(flatten(storage), b.reshape(positions(b, view, place), {n, 1}), flatten(update),
+                   dims, [](const stablehlo::Values& args) { return stablehlo::Values{args[1]}; });
 }
 
 }  // namespace
@@ -261,9 +260,8 @@ Value read_view(const Value& base, ShapeRef base_strides, const Geometry& view, 
   storage = reinterpret(storage, dtype);
   const Box box = find_box(extents(storage), view);
   if (!box.valid || !place.is_box) {
-    return gather_view(
-        storage, view,
-        moves ? flat_place(b, base.dims(), base_strides, place.starts) : Value());
+    return gather_view(storage, view,
+                       moves ? flat_place(b, base.dims(), base_strides, place.starts) : Value());
   }
   Value x = to_box(storage, box);
   if (moves) {
@@ -306,9 +304,9 @@ Value write_view(const Value& base, ShapeRef base_strides, const Geometry& view,
   const Box box = find_box(extents(storage), view);
   Value written;
   if (!box.valid || !place.is_box) {
-    written = scatter_view(
-        storage, view, update,
-        moves ? flat_place(b, base.dims(), base_strides, place.starts) : Value());
+    written =
+        scatter_view(storage, view, update,
+                     moves ? flat_place(b, base.dims(), base_strides, place.starts) : Value());
   } else {
     Dims kept;
     for (size_t i = 0; i < sizes.size(); ++i) {

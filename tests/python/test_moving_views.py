@@ -7,8 +7,9 @@ from collections.abc import Callable
 
 import pytest
 import torch
-import torch_tpu
 from torch import Tensor, nn
+
+import torch_tpu
 
 
 def compiles() -> int:

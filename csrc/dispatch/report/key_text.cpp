@@ -308,8 +308,7 @@ class Reader {
 
   void read_aliases() {
     const size_t end = words_.size() - (op_.entry->lower == nullptr ? 1 : 0);
-    static constexpr const char* kNames[] = {"they are the same", "some of it", "none",
-                                             "perhaps"};
+    static constexpr const char* kNames[] = {"they are the same", "some of it", "none", "perhaps"};
     while (at_ + 2 <= end) {
       const uint64_t pair = next();
       const uint64_t status = next();
