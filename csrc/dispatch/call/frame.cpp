@@ -262,7 +262,7 @@ void Frame::add_place(TensorRef& ref) {
   const trace::ShapeRef dims = value.dims();
   const int64_t numel = trace::numel(dims);
   if (ops::to_dtype(c10::typeMetaToScalarType(impl.dtype())) != value.dtype() || offset >= numel ||
-      dims.size() > kMaxStarts) {
+      dims.size() > kMaxStarts || op.entry->lower == nullptr) {  // recorded ops take no scalars
     key.add(kFixedPlace);
     key.add(offset);
     return;
