@@ -84,6 +84,7 @@ def test_attention_over_lengths(batch: int) -> None:
 
 
 def test_the_number_of_programs() -> None:
+    torch_tpu.fused.wait()
     before, compiles = counts(), torch_tpu.stats()["compiles"]
     w = draw(0, 8, 4).to("tpu")
     for n in range(20, 120):

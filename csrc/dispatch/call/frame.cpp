@@ -250,7 +250,10 @@ void Frame::add_tensor(const at::Tensor& tensor, const ArgPlan& plan) {
   if (plan.written) add_written(ref, impl);
 }
 
-// Where a view begins: not part of the key but for whether it is somewhere else than at 0.
+// Where a view begins: not part of the key but for whether it is somewhere else than at 0. Of one
+// that is written it is: XLA:CPU writes in place where it does not know the place, also when the
+// same program reads the base elsewhere (x[1:].copy_(x[:-1].clone()) repeated the first row).
+// Recorded decompositions take no scalars.
 void Frame::add_place(TensorRef& ref) {
   const c10::TensorImpl& impl = *ref.impl;
   const trace::DeviceValue& value = *ref.value;
@@ -262,7 +265,7 @@ void Frame::add_place(TensorRef& ref) {
   const trace::ShapeRef dims = value.dims();
   const int64_t numel = trace::numel(dims);
   if (ops::to_dtype(c10::typeMetaToScalarType(impl.dtype())) != value.dtype() || offset >= numel ||
-      dims.size() > kMaxStarts || op.entry->lower == nullptr) {  // recorded ops take no scalars
+      dims.size() > kMaxStarts || op.entry->lower == nullptr || ref.written) {
     key.add(kFixedPlace);
     key.add(offset);
     return;
