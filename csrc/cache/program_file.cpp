@@ -15,7 +15,7 @@ constexpr uint32_t kVersion = 4;
 
 #if defined(__x86_64__) && defined(__GLIBCXX__)
 // A new field must be stored too (and this number changed).
-static_assert(sizeof(Program) == 904, "store the new field of Program below");
+static_assert(sizeof(Program) == 976, "store the new field of Program below");
 static_assert(sizeof(Program::Output) == 384, "store the new field of Output below");
 #endif
 
@@ -229,6 +229,7 @@ trace::ProgramPtr read_program(ByteReader& in) {
   auto program = c10::make_intrusive<Program>();
   read(in, *program);
   program->stored.code = in.text();
+  program->found = !program->stored.code.empty();
   if (program->stored.code.empty() && program->text.empty()) {
     throw BadBytes("a program without code");
   }

@@ -36,8 +36,10 @@ class Runtime {
   int64_t device_memory(int index) const;
   // Options every single-device program is compiled with, encoded once.
   const std::string& compile_options() const noexcept { return compile_options_; }
-  // Those of programs that should rather compile soon than run fastest.
+  // Those of programs that should rather compile soon than run fastest; the same where the plugin
+  // has none that help.
   const std::string& quick_compile_options() const noexcept { return quick_compile_options_; }
+  bool compiles_quickly() const noexcept { return quick_compile_options_ != compile_options_; }
 
  private:
   Runtime();

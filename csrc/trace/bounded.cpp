@@ -26,10 +26,6 @@ bool varies(FormsRef forms) {
   return std::any_of(forms.begin(), forms.end(), [](const Form& form) { return form.varies(); });
 }
 
-int64_t bucket(int64_t size) {
-  return std::max(kSmallestBound, static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(size))));
-}
-
 // The sizes of the buffers that a program takes and gives.
 struct Boundary {
   std::vector<FormsRef> externals;
@@ -67,7 +63,16 @@ bool grows_with_n(const Form& form) { return form.c1 == 1 && form.c2 == 0; }
 
 }  // namespace
 
-Bounds plan_bounds(const FusedProgram& piece, std::shared_ptr<const Forms> forms, int64_t n) {
+int64_t next_bound(int64_t size, Grid grid) {
+  const int64_t power =
+      std::max(kSmallestBound, static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(size))));
+  if (grid == Grid::kPowers) return power;
+  const int64_t step = std::max<int64_t>(power / 8, 1);
+  return std::max(kSmallestBound, (size + step - 1) / step * step);
+}
+
+Bounds plan_bounds(const FusedProgram& piece, std::shared_ptr<const Forms> forms, int64_t n,
+                   Grid grid) {
   const Boundary boundary = find_boundary(piece, *forms, n);
   int64_t most = 0;
   bool any = false;
@@ -86,7 +91,7 @@ Bounds plan_bounds(const FusedProgram& piece, std::shared_ptr<const Forms> forms
   look(boundary.externals);
   look(boundary.results);
   Bounds out;
-  out.bound = bucket(n + most);
+  out.bound = next_bound(n + most, grid);
   out.high = out.bound - most;
   out.low = 2;
   // Sizes of 1 and 0 mean something else: they repeat, and strides beside them are free.

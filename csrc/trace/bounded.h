@@ -24,9 +24,14 @@ struct Bounds {
   std::vector<Shape> results;
 };
 
+// Which sizes are bounds: powers of two, or four steps from each to the next.
+enum class Grid : uint8_t { kPowers, kQuarters };
+int64_t next_bound(int64_t size, Grid grid);
+
 // The bounds of the program for `n`, which it serves unless n is too small; throws
 // stablehlo::Unproven when there can be none.
-Bounds plan_bounds(const FusedProgram& piece, std::shared_ptr<const Forms> forms, int64_t n);
+Bounds plan_bounds(const FusedProgram& piece, std::shared_ptr<const Forms> forms, int64_t n,
+                   Grid grid = Grid::kPowers);
 
 // The module, of a program whose `bounds` are set. Throws stablehlo::Unproven, or what lowerings
 // throw that refuse their operands. Thread-safe.

@@ -10,9 +10,19 @@ namespace {
 constexpr size_t kSizesToLearn = 3;  // different sizes that make a dimension one that varies
 constexpr size_t kSizesAtLeast = 2;  // where waiting for the third costs more than it may save
 constexpr size_t kMaxVariants = 8;   // ways to vary that a family may have
-// How much larger than needed the bound of a program may be that is there already. To run in it
-// costs less than to compile another one, up to many runs.
+// How much larger than needed the bound of the first program may be, if sizes met ask for it; if
+// they grow, it is twice as large, up to kLargestRoom: who meets a second size will meet more of
+// them, and to run with room costs less than to wait for the compiler again.
 constexpr int64_t kMostRoom = 4;
+constexpr int64_t kRoomToGrow = 2;
+constexpr int64_t kLargestRoom = 1024;
+// A program that is there already may have even more: better ones are compiled meanwhile.
+constexpr int64_t kMostRoomOfOld = 32;
+// When a program with less room is worth compiling: sizes met for the first time count 1, sizes
+// that come again kAgain. Half the room saves more than a quarter of it.
+constexpr uint64_t kAgain = 8;
+constexpr uint64_t kAskedForPower = 8;
+constexpr uint64_t kAskedForQuarter = 128;
 // A piece that a bounded program serves has to come again so much more often before it is compiled
 // for its own sizes, which at best takes half the time.
 constexpr uint64_t kBoundedPatience = 32;
@@ -74,26 +84,33 @@ Family::Variant* Family::learn(const Numbers& numbers, size_t sizes_needed, int6
   return &variants_.back();
 }
 
-FusedPtr Family::known_program(const Variant& variant, int64_t n, int64_t bound) {
+// The smallest that has code; else the smallest that is being compiled.
+FusedPtr Family::known_program(const Variant& variant, int64_t n) {
+  FusedPtr compiling;
   for (const auto& [room, program] : variant.programs) {
-    if (room > bound * kMostRoom) break;
-    if (n >= program->bounds->low && n <= program->bounds->high) return program;
+    if (room > std::max<int64_t>(n, 1) * kMostRoomOfOld) break;
+    if (n < program->bounds->low || n > program->bounds->high) continue;
+    if (program->code.ready()) return program;
+    if (program->code.state() != Code::State::kFailed && !compiling) compiling = program;
   }
-  return {};
+  return compiling;
 }
 
 // The first bound has to serve two sizes: then it is known that they go on changing. Null: it does
 // not.
 std::unique_ptr<Bounds> Family::first_bounds(const FusedProgram& piece, const Variant& variant,
-                                             int64_t n) {
-  const int64_t most = *std::prev(variant.met.upper_bound(n * kMostRoom));
+                                             int64_t n, bool roomy) {
+  int64_t most = *std::prev(variant.met.upper_bound(n * kMostRoom));
+  if (roomy && n == *variant.met.rbegin()) {
+    most = std::max(most, std::min(n * kRoomToGrow, kLargestRoom));
+  }
   auto bounds = std::make_unique<Bounds>(plan_bounds(piece, variant.forms, std::max(n, most)));
   const auto served = std::ranges::count_if(
       variant.met, [&](int64_t size) { return size >= bounds->low && size <= bounds->high; });
   return served < 2 ? nullptr : std::move(bounds);
 }
 
-Family::Service Family::serve(const FusedProgram& piece, bool soon) {
+Family::Service Family::serve(const FusedProgram& piece, bool soon, bool roomy) {
   Service out;
   const std::lock_guard lock(mutex_);
   const size_t sizes_needed = soon ? kSizesAtLeast : kSizesToLearn;
@@ -105,19 +122,66 @@ Family::Service Family::serve(const FusedProgram& piece, bool soon) {
   if (variant == nullptr) variant = learn(numbers, sizes_needed, out.n);
   if (variant == nullptr || !variant->refusal.empty()) return out;
   try {
-    auto bounds = std::make_unique<Bounds>(plan_bounds(piece, variant->forms, out.n));
-    if (out.n < bounds->low || out.n > bounds->high) return out;
     variant->met.insert(out.n);
-    out.program = known_program(*variant, out.n, bounds->bound);
+    out.program = known_program(*variant, out.n);
     if (out.program) return out;
-    if (variant->programs.empty()) bounds = first_bounds(piece, *variant, out.n);
-    if (!bounds) return out;
+    auto bounds = variant->programs.empty() ? first_bounds(piece, *variant, out.n, roomy)
+                                            : planned(piece, *variant, out.n, Grid::kPowers);
+    if (!bounds || out.n < bounds->low || out.n > bounds->high) return out;
     bounds->structure = structure_;
     out.bounds = std::move(bounds);
   } catch (const stablehlo::Unproven& error) {
     variant->refusal = error.what();
   }
   return out;
+}
+
+std::unique_ptr<Bounds> Family::planned(const FusedProgram& piece, const Variant& variant,
+                                        int64_t n, Grid grid) const {
+  auto bounds = std::make_unique<Bounds>(plan_bounds(piece, variant.forms, n, grid));
+  bounds->structure = structure_;
+  return bounds;
+}
+
+FusedPtr Family::best(const FusedProgram::Service& service) const {
+  const std::lock_guard lock(mutex_);
+  for (const Variant& variant : variants_) {
+    if (variant.forms != service.program->bounds->forms) continue;
+    FusedPtr known = known_program(variant, service.size);
+    if (known && known->code.ready()) return known;
+  }
+  return service.program;
+}
+
+std::unique_ptr<Bounds> Family::plan_ahead(const FusedProgram& piece,
+                                           const FusedProgram::Service& service, uint64_t sights) {
+  const Bounds& have = *service.program->bounds;
+  const int64_t n = service.size;
+  const int64_t more = have.bound - have.high;  // of the largest size that grows with n
+  const std::lock_guard lock(mutex_);
+  const auto at = std::ranges::find(variants_, have.forms, &Variant::forms);
+  if (at == variants_.end() || !at->refusal.empty()) return {};
+  const auto worth = [&](Grid grid, uint64_t needed) {
+    const int64_t bound = next_bound(n + more, grid);
+    if (bound >= have.bound || at->programs.contains(bound)) return false;
+    return (at->asked[bound] += sights > 1 ? kAgain : 1) >= needed;
+  };
+  try {
+    std::unique_ptr<Bounds> out;
+    if (worth(Grid::kPowers, kAskedForPower)) {
+      out = planned(piece, *at, n, Grid::kPowers);
+    } else if (worth(Grid::kQuarters, kAskedForQuarter)) {
+      out = planned(piece, *at, n, Grid::kQuarters);
+    }
+    if (out) return n < out->low || n > out->high ? nullptr : std::move(out);
+    const bool grows = sights == 1 && n == *at->met.rbegin();
+    const bool is_largest = at->programs.rbegin()->first == have.bound;
+    if (grows && is_largest && (n + more) * 4 > have.bound * 3) {
+      return planned(piece, *at, have.high + 1, Grid::kPowers);
+    }
+  } catch (const stablehlo::Unproven&) {  // not for those bounds
+  }
+  return {};
 }
 
 void Family::keep(FusedPtr program) {

@@ -34,16 +34,24 @@ class Family {
   uint64_t sights_needed(bool has_bounded) const;
 
   // What serves the piece together with others, if it is time for that: `bounds` of a program there
-  // is none of yet, else `program`. Both null: nothing does. `soon`: one program costs less than
-  // what else it takes to run the piece, so two sizes are enough.
+  // is none of yet, else `program`, which may still be compiled by another thread. Both null:
+  // nothing does. `soon`: one program costs less than what else it takes to run the piece, so two
+  // sizes are enough. `roomy`: there is memory for more room than these sizes need.
   struct Service {
     FusedPtr program;
     std::unique_ptr<Bounds> bounds;
     int64_t n = 0;
   };
-  Service serve(const FusedProgram& piece, bool soon);
-  // The program for the bounds that serve() gave.
+  Service serve(const FusedProgram& piece, bool soon, bool roomy);
+  // A program for bounds that serve() or plan_ahead() gave. It may still be without code.
   void keep(FusedPtr program);
+  // The program with the least room that has code and serves what `service` serves.
+  FusedPtr best(const FusedProgram::Service& service) const;
+  // Bounds of a program that is worth compiling while `service` serves the piece, whose `sights`th
+  // sight this is: one with less room for sizes that keep coming, or the next larger one for sizes
+  // that keep growing. Null: none is.
+  std::unique_ptr<Bounds> plan_ahead(const FusedProgram& piece,
+                                     const FusedProgram::Service& service, uint64_t sights);
   // It cannot be lowered: the pieces of these forms stay programs of their own.
   void refuse(const std::shared_ptr<const Forms>& forms, std::string why);
 
@@ -53,14 +61,17 @@ class Family {
   struct Variant {
     std::shared_ptr<const Forms> forms;
     std::set<int64_t> met;                 // sizes
-    std::map<int64_t, FusedPtr> programs;  // by bound
+    std::map<int64_t, FusedPtr> programs;  // by bound, with and without code
+    std::map<int64_t, uint64_t> asked;     // by bound, of programs there are none of
     std::string refusal;
   };
   Variant* find(const Numbers& numbers, int64_t& n);
   Variant* learn(const Numbers& numbers, size_t sizes, int64_t& n);
-  static FusedPtr known_program(const Variant& variant, int64_t n, int64_t bound);
+  static FusedPtr known_program(const Variant& variant, int64_t n);
   static std::unique_ptr<Bounds> first_bounds(const FusedProgram& piece, const Variant& variant,
-                                              int64_t n);
+                                              int64_t n, bool roomy);
+  std::unique_ptr<Bounds> planned(const FusedProgram& piece, const Variant& variant, int64_t n,
+                                  Grid grid) const;
 
   const std::shared_ptr<const Key> structure_;
   mutable std::mutex mutex_;

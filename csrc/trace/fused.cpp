@@ -45,8 +45,8 @@ std::shared_ptr<Family> FusedProgram::family() const {
 void FusedProgram::join(std::shared_ptr<Family> family) noexcept { family_ = std::move(family); }
 
 void FusedProgram::serve(Service service) {
-  kept_service_ = std::make_unique<const Service>(std::move(service));
-  service_.store(kept_service_.get(), std::memory_order_release);
+  kept_services_.push_back(std::make_unique<const Service>(std::move(service)));
+  service_.store(kept_services_.back().get(), std::memory_order_release);
 }
 
 bool FusedProgram::lowerable() const {

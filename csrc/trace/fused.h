@@ -82,7 +82,7 @@ struct FusedProgram final : public c10::intrusive_ptr_target {
   std::mutex& family_mutex() const noexcept { return family_mutex_; }
   const std::shared_ptr<Family>& joined() const noexcept { return family_; }  // under the mutex
   void join(std::shared_ptr<Family> family) noexcept;                         // under the mutex
-  void serve(Service service);  // under the mutex; once
+  void serve(Service service);  // under the mutex; later ones serve better
 
   // All nodes can be lowered (one that came from the disk cache first has to be called again).
   bool lowerable() const;
@@ -92,7 +92,7 @@ struct FusedProgram final : public c10::intrusive_ptr_target {
  private:
   mutable std::mutex family_mutex_;
   std::shared_ptr<Family> family_;
-  std::unique_ptr<const Service> kept_service_;
+  std::vector<std::unique_ptr<const Service>> kept_services_;  // readers may hold an older one
   std::atomic<const Service*> service_{nullptr};
 };
 

@@ -39,6 +39,7 @@ struct Runnable : public c10::intrusive_ptr_target {
   };
   Stored stored;
   bool lasting = false;  // to be kept on disk once it is compiled
+  bool found = false;    // there was code on disk
 
   struct Output {
     bool defined = true;
@@ -91,8 +92,9 @@ struct Program final : public Runnable {
   size_t num_tensors = 0;     // they have a bit each
   uint32_t uid = next_uid();  // unique in this process
   bool fusible = false;
-  mutable std::atomic<bool> met{false};  // in a piece, by this process; see launch.cpp
-  uint64_t flavor = 0;                   // of op, ranks and dtypes, not sizes: see planner.h
+  // New pieces that had it and found no code; see dispatch/fuse/meet.cpp.
+  mutable std::atomic<uint32_t> pieces{0};
+  uint64_t flavor = 0;  // of op, ranks and dtypes, not sizes: see planner.h
 
  private:
   static uint32_t next_uid();

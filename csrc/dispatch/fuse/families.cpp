@@ -7,9 +7,11 @@
 #include <c10/util/Exception.h>
 
 #include "csrc/base/gil.h"
+#include "csrc/cache/compile_pool.h"
 #include "csrc/cache/fused_cache.h"
-#include "csrc/cache/program_store.h"
-#include "csrc/dispatch/program/build.h"
+#include "csrc/dispatch/fuse/compile_piece.h"
+#include "csrc/pjrt/error.h"
+#include "csrc/pjrt/runtime.h"
 #include "csrc/stablehlo/axis.h"
 #include "csrc/trace/bounded.h"
 #include "csrc/trace/family.h"
@@ -18,6 +20,10 @@ namespace torch_tpu::dispatch {
 namespace {
 
 using trace::FusedProgram;
+
+// Runs of a quick bounded program after which it is compiled well: fewer and one with less room
+// will have taken its place.
+constexpr uint64_t kRunsOfQuick = 8;
 
 // True when it was not in one before. Under the piece's mutex.
 bool join_family(FusedProgram& piece, std::shared_ptr<trace::Family>& family) {
@@ -58,80 +64,93 @@ trace::FusedPtr bounded_program(const FusedProgram& piece, const trace::Segment&
   return program;
 }
 
-// The program, from disk or with the text to compile; null, and why in `refusal`, when what counts
-// is not proven for its sizes.
-trace::FusedPtr load_or_lower(const FusedProgram& piece, const trace::Segment& segment,
-                              const trace::Signature& signature, const trace::Bounds& bounds,
-                              std::string& text, std::string& refusal) {
-  trace::FusedPtr program = bounded_program(piece, segment, signature, bounds);
-  if (load_fused(*program)) return program;
-  program->code.claim();
+// By who claimed the code, in any thread. False, and why, where the program cannot be had.
+bool compile_bounded(const trace::FusedPtr& program, Haste haste, std::string& refusal) noexcept {
   try {
-    text = trace::lower_bounded(*program);
-    return program;
-  } catch (const std::exception& error) {
-    // Not proven, or a lowering that takes other sizes than these.
+    compile_piece(*program, haste);
+    return true;
+  } catch (const stablehlo::Unproven& error) {
     refusal = error.what();
-    return {};
+  } catch (const pjrt::Error& error) {
+    refusal = error.what();
+    cache::FusedCache::get().count_failure();
+    TORCH_WARN(
+        "Fused Eager could not compile ", program->name, " (", program->nodes.size(),
+        " ops, sizes up to ", program->bounds->bound,
+        "); there will be programs for single sizes instead. The compiler said: ", error.what());
+  } catch (const std::exception& error) {
+    refusal = error.what();  // a lowering that takes other sizes than these
   }
+  if (program->code.ready()) return true;  // it was only not kept
+  program->code.fail(refusal);
+  return false;
 }
 
 // Null, and the family knows why, when it cannot be had: the piece runs as it is.
 trace::FusedPtr make_bounded(const FusedProgram& piece, trace::Family& family,
                              const trace::Segment& segment, const trace::Signature& signature,
                              trace::Bounds bounds, int64_t n) {
-  std::string text, refusal;
-  trace::FusedPtr program = load_or_lower(piece, segment, signature, bounds, text, refusal);
+  std::string refusal;
+  const auto make = [&]() -> trace::FusedPtr {
+    trace::FusedPtr program = bounded_program(piece, segment, signature, bounds);
+    if (load_piece(*program)) return program;
+    program->code.claim();
+    return compile_bounded(program, Haste::kSoon, refusal) ? program : nullptr;
+  };
+  trace::FusedPtr program = make();
   // What holds for all sizes up to the bound holds for small ones too. If not, for the upper half.
   const int64_t upper_half = bounds.high - bounds.bound / 2 + 1;
   if (!program && upper_half > bounds.low && n >= upper_half) {
     bounds.low = upper_half;
-    program = load_or_lower(piece, segment, signature, bounds, text, refusal);
+    program = make();
   }
   if (!program) {
     family.refuse(bounds.forms, refusal);
     return {};
-  }
-  if (!program->code.ready()) {
-    try {
-      double seconds = 0;
-      auto executable = compile(program->name, program->fingerprint, text, seconds, /*quick=*/true);
-      program->code.publish(std::move(executable), trace::Code::Origin::kCompiled, seconds);
-    } catch (const std::exception& error) {
-      family.refuse(bounds.forms, error.what());
-      cache::FusedCache::get().count_failure();
-      TORCH_WARN(
-          "Fused Eager could not compile ", program->name, " (", program->nodes.size(),
-          " ops, sizes up to ", program->bounds->bound,
-          "); there will be programs for single sizes instead. The compiler said: ", error.what());
-      return {};
-    }
-    cache::ProgramStore::get().store_code(program->stable_key(), program->code);
   }
   cache::FusedCache::get().insert_bounded(program);
   family.keep(program);
   return program;
 }
 
-}  // namespace
-
-bool load_fused(FusedProgram& program) {
-  cache::ProgramStore& store = cache::ProgramStore::get();
-  const trace::Key key = program.stable_key();
-  const trace::Runnable::Stored stored = store.find_code(key);
-  if (stored.code.empty() || !program.code.claim()) return false;
-  pjrt::LoadedExecutable loaded =
-      store.load_code(key, stored, cache::result_types(program), program.name, program.fingerprint);
-  if (!loaded) {
-    program.code.abandon();
-    return false;
+// A program that would serve the piece better, made in the background.
+void make_ahead(const FusedProgram& piece, trace::Family& family, const trace::Segment& segment,
+                const trace::Signature& signature, const trace::Bounds& bounds, Haste haste) {
+  trace::FusedPtr program = bounded_program(piece, segment, signature, bounds);
+  if (!load_piece(*program) && !cache::CompilePool::get().submit([program, haste] {
+        std::string refusal;
+        // Somebody who needs it at once may have come first.
+        if (program->code.claim()) compile_bounded(program, haste, refusal);
+      })) {
+    return;  // asked again when the piece is met next
   }
-  program.code.publish(std::move(loaded), stored.origin, stored.compile_seconds);
-  return true;
+  cache::FusedCache::get().insert_bounded(program);
+  family.keep(program);
 }
 
+// Waits for a program that is being compiled, or compiles it; false: it cannot be had.
+bool have_code(const trace::FusedPtr& program) {
+  if (program->code.claim()) {
+    std::string refusal;
+    const base::WithoutGil released;
+    return compile_bounded(program, Haste::kSoon, refusal);
+  }
+  program->code.wait();
+  return program->code.ready();
+}
+
+// All results of the piece, which are an upper bound of what it needs at once, with four times the
+// room in each of two dimensions, in a part of the device's memory.
+bool has_room_to_grow(const trace::Segment& segment, int64_t memory) {
+  int64_t bytes = 0;
+  for (const trace::ValuePtr& output : segment.outputs) bytes += output->bytes();
+  return memory == 0 || bytes * 16 < memory / 4;
+}
+
+}  // namespace
+
 bool meet_family(const trace::FusedPtr& piece, const trace::Segment& segment,
-                 const trace::Signature& signature, bool soon) {
+                 const trace::Signature& signature, MeetFamily how) {
   // Two devices may meet the same piece at once: one of them makes what serves it, without Python's
   // lock, which compiling may need.
   std::unique_lock lock(piece->family_mutex(), std::try_to_lock);
@@ -144,18 +163,36 @@ bool meet_family(const trace::FusedPtr& piece, const trace::Segment& segment,
   if (fresh) piece->join(family);
   const uint64_t sights = piece->sights.load();
   if (!family) return sights > 1;
+  if (!how.serves) return sights >= family->sights_needed(false);
+  const FusedProgram::Service* served = piece->service();
   // Not every time: what did not help the last time rarely does now.
-  if (piece->service() == nullptr && (fresh || std::has_single_bit(sights))) {
-    trace::Family::Service service = family->serve(*piece, soon);
+  if (served == nullptr && (fresh || std::has_single_bit(sights))) {
+    const int64_t memory = pjrt::Runtime::get().device_memory(segment.outputs.front()->device());
+    trace::Family::Service service =
+        family->serve(*piece, how.soon, has_room_to_grow(segment, memory));
     if (service.bounds) {
       service.program =
           make_bounded(*piece, *family, segment, signature, *service.bounds, service.n);
+    } else if (service.program && !service.program->code.ready() && !have_code(service.program)) {
+      service.program = nullptr;
     }
     if (service.program) piece->serve({std::move(service.program), service.n});
+  } else if (served != nullptr) {
+    trace::FusedPtr best = family->best(*served);
+    if (best != served->program) piece->serve({std::move(best), served->size});
   }
-  const FusedProgram::Service* served = piece->service();
-  if (served != nullptr) served->program->sights.fetch_add(1);
-  return sights >= family->sights_needed(served != nullptr);
+  served = piece->service();
+  if (served == nullptr) return sights >= family->sights_needed(false);
+  served->program->sights.fetch_add(1);
+  if (served->program->code.quick() && served->program->runs.load() >= kRunsOfQuick) {
+    improve_later(served->program);
+  }
+  if (const auto bounds = family->plan_ahead(*piece, *served, sights)) {
+    const int64_t had = served->program->bounds->bound;
+    const bool much = bounds->bound > had || bounds->bound <= had / 2;
+    make_ahead(*piece, *family, segment, signature, *bounds, much ? Haste::kSoon : Haste::kNone);
+  }
+  return sights >= family->sights_needed(true);
 }
 
 }  // namespace torch_tpu::dispatch

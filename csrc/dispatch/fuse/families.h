@@ -6,13 +6,15 @@
 
 namespace torch_tpu::dispatch {
 
-// For a piece that has no program of its own. Finds or compiles the bounded one that serves it, if
-// it is time for that. True when the piece was met often enough for a program of its own. `soon`:
-// see trace/family.h.
-bool meet_family(const trace::FusedPtr& piece, const trace::Segment& segment,
-                 const trace::Signature& signature, bool soon);
+struct MeetFamily {
+  bool soon = false;   // see trace/family.h
+  bool serves = true;  // false: only counts the sizes
+};
 
-// Looks for the program's code on disk; false: nobody has it.
-bool load_fused(trace::FusedProgram& program);
+// For a piece that has no program of its own. Finds or compiles the bounded one that serves it, if
+// it is time for that, and has better ones compiled in the background. True when the piece was met
+// often enough for a program of its own.
+bool meet_family(const trace::FusedPtr& piece, const trace::Segment& segment,
+                 const trace::Signature& signature, MeetFamily how);
 
 }  // namespace torch_tpu::dispatch

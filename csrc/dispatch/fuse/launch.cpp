@@ -55,6 +55,37 @@ bool takes(const FusedProgram& program, const trace::Signature& signature,
   return true;
 }
 
+// An op over lists of tensors compiles a kernel for each of them. Several in a row share these
+// kernels when they are compiled together, so that costs less than compiling each.
+constexpr size_t kManyResults = 8;
+
+Launcher::Chain find_chain(const trace::Segment& segment) {
+  Launcher::Chain chain;
+  size_t missing = 0;
+  for (size_t n = 0; n < segment.nodes.size(); ++n) {
+    const trace::Program& program = *segment.nodes[n].program;
+    if (program.outputs.size() >= kManyResults) {
+      if (chain.end != n) {
+        chain.begin = n;
+        missing = 0;
+      }
+      chain.end = n + 1;
+      missing += static_cast<size_t>(!program.code.ready());
+    } else if (chain.end == n && missing > 1) {
+      return chain;
+    }
+  }
+  return missing > 1 ? chain : Launcher::Chain();
+}
+
+// With the tensors that it takes and that were made of nothing right before: an optimizer's states
+// in its first step.
+Launcher::Chain find_chain_with_states(const trace::Segment& segment) {
+  Launcher::Chain chain = find_chain(segment);
+  while (chain.begin > 0 && segment.num_inputs(chain.begin - 1) == 0) --chain.begin;
+  return chain;
+}
+
 }  // namespace
 
 void Launcher::run(trace::Segment& segment, int device) {
@@ -77,21 +108,46 @@ void Launcher::run_best(trace::Segment& segment, int device) {
     return;
   }
   const base::CompileWhen when = compile_when();
-  const trace::FusedPtr program = meet(segment, signature_, when);
+  const Chain chain =
+      when == base::CompileWhen::kSecond ? find_chain_with_states(segment) : Chain();
+  const bool is_chain = chain.begin == 0 && chain.end == segment.nodes.size();
+  const Part part = is_chain ? Part::kChain : chain.end == 0 ? Part::kWhole : Part::kWithChain;
+  const trace::FusedPtr program = meet(segment, signature_, when, part);
+  const FusedProgram::Service* service = program->service();
+  const bool own = when != base::CompileWhen::kNever && program->code.ready();
+  const bool shared = when == base::CompileWhen::kSecond && service != nullptr;
+  // Quick code for these sizes takes longer than good code for all.
+  const bool shared_first =
+      own && shared && program->code.quick() && !service->program->code.quick();
   if (takes(*program, signature_, segment)) {
-    if (when != base::CompileWhen::kNever && program->code.ready() && fits(*program, device) &&
-        run_fused(program, program, segment, device)) {
-      return;
-    }
-    const FusedProgram::Service* service = program->service();
-    if (when == base::CompileWhen::kSecond && service != nullptr &&
-        fits(*service->program, device) && run_fused(service->program, program, segment, device)) {
-      return;
-    }
+    const auto run_own = [&] {
+      return own && fits(*program, device) && run_fused(program, program, segment, device);
+    };
+    const auto run_shared = [&] {
+      return shared && fits(*service->program, device) &&
+             run_fused(service->program, program, segment, device);
+    };
+    if (shared_first ? run_shared() || run_own() : run_own() || run_shared()) return;
   }
   const Span span(Kind::kReplay, program->name, program->fingerprint,
                   static_cast<int64_t>(segment.nodes.size()));
-  run_in_pieces(segment, device);
+  if (part == Part::kWithChain) {
+    run_parts(segment, chain, device);
+  } else {
+    run_singly(segment, device);
+  }
+}
+
+// An optimizer's ops apart from what comes before and after them: these have programs of their own,
+// which are there when the optimizer does something else in its next step, or a size changes.
+void Launcher::run_parts(trace::Segment& segment, const Chain& chain, int device) {
+  trace::Segment head = segment.split(chain.begin);
+  trace::Segment middle = segment.split(chain.end - chain.begin);
+  for (trace::Segment* part : {&head, &middle, &segment}) {
+    if (part->nodes.empty()) continue;
+    run_best(*part, device);
+    part->clear();
+  }
 }
 
 void Launcher::retry(int device) {
@@ -131,64 +187,6 @@ void Launcher::drop_unneeded(trace::Segment& segment) {
 }
 
 std::vector<Launcher::Failure> Launcher::take_failures() { return std::exchange(failures_, {}); }
-
-namespace {
-
-// An op over lists of tensors compiles a kernel for each of them. Several in a row share these
-// kernels when they are compiled together, so that costs less than compiling each.
-struct Chain {
-  size_t begin = 0;
-  size_t end = 0;
-};
-
-Chain find_chain(const trace::Segment& segment) {
-  constexpr size_t kManyResults = 8;
-  Chain chain;
-  size_t missing = 0;
-  for (size_t n = 0; n < segment.nodes.size(); ++n) {
-    const trace::Program& program = *segment.nodes[n].program;
-    if (program.outputs.size() >= kManyResults) {
-      if (chain.end != n) {
-        chain.begin = n;
-        missing = 0;
-      }
-      chain.end = n + 1;
-      missing += static_cast<size_t>(!program.code.ready());
-    } else if (chain.end == n && missing > 1) {
-      return chain;
-    }
-  }
-  return missing > 1 ? chain : Chain();
-}
-
-}  // namespace
-
-// Takes the signature of the whole segment to be built already.
-void Launcher::run_in_pieces(trace::Segment& segment, int device) {
-  const bool may_fuse = compile_when() != base::CompileWhen::kNever;
-  for (Chain chain; may_fuse && (chain = find_chain(segment)).end > 0;) {
-    trace::Segment head = segment.split(chain.begin);
-    trace::Segment piece = segment.split(chain.end - chain.begin);
-    if (!head.nodes.empty()) {
-      signature_.build(head);
-      run_singly(head, device);
-      head.clear();
-    }
-    run_chain(piece, device);
-    piece.clear();
-    signature_.build(segment);
-  }
-  run_singly(segment, device);
-}
-
-void Launcher::run_chain(trace::Segment& chain, int device) {
-  signature_.build(chain);
-  const trace::FusedPtr program = meet(chain, signature_, base::CompileWhen::kFirst);
-  if (!program->code.ready() || !takes(*program, signature_, chain) || !fits(*program, device) ||
-      !run_fused(program, program, chain, device)) {
-    run_singly(chain, device);
-  }
-}
 
 namespace {
 

@@ -30,14 +30,19 @@ class Launcher {
   };
   std::vector<Failure> take_failures();
 
+  // Nodes of a segment: ops over lists of tensors in a row.
+  struct Chain {
+    size_t begin = 0;
+    size_t end = 0;
+  };
+
  private:
   void run_best(trace::Segment& segment, int device);
   // `owner` is the program of `piece`, or a bounded one that serves it. False, and nothing has
   // happened, where it found no room.
   bool run_fused(const trace::FusedPtr& owner, const trace::FusedPtr& piece,
                  trace::Segment& segment, int device);
-  void run_in_pieces(trace::Segment& segment, int device);
-  void run_chain(trace::Segment& chain, int device);
+  void run_parts(trace::Segment& segment, const Chain& chain, int device);
   // These three are in run_singly.cpp.
   void run_singly(trace::Segment& segment, int device);
   bool run_node(trace::Segment& segment, size_t at, trace::Program& program, int device);

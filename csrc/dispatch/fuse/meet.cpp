@@ -1,12 +1,14 @@
 #include "csrc/dispatch/fuse/meet.h"
 
+#include <unordered_set>
+
 #include <c10/util/Exception.h>
 
+#include "csrc/cache/compile_costs.h"
 #include "csrc/cache/compile_pool.h"
 #include "csrc/cache/fused_cache.h"
-#include "csrc/cache/program_store.h"
+#include "csrc/dispatch/fuse/compile_piece.h"
 #include "csrc/dispatch/fuse/families.h"
-#include "csrc/dispatch/program/build.h"
 
 namespace torch_tpu::dispatch {
 namespace {
@@ -15,13 +17,9 @@ using cache::FusedCache;
 using trace::FusedProgram;
 
 // May run on a thread of the pool; by who claimed the code.
-void compile_fused(const trace::FusedPtr& program) noexcept {
+void compile_or_warn(const trace::FusedPtr& program, Haste haste) noexcept {
   try {
-    double seconds = 0;
-    const std::string text = trace::lower_fused(*program);
-    auto executable = compile(program->name, program->fingerprint, text, seconds);
-    program->code.publish(std::move(executable), trace::Code::Origin::kCompiled, seconds);
-    cache::ProgramStore::get().store_code(program->stable_key(), program->code);
+    compile_piece(*program, haste);
   } catch (const std::exception& error) {
     if (program->code.ready()) return;  // it was only not kept
     FusedCache::get().count_failure();
@@ -39,63 +37,82 @@ void ask_for_nodes(const FusedProgram& program) {
   }
 }
 
-// How many ops of the piece are new. An op is new in one piece only, whether that compiled it or
-// not, so however much pieces differ there are no more pieces with new ops than there are ops for
-// them. What is on disk or compiled by now does not count: processes that do the same shall have
-// the same programs.
-size_t count_new(const trace::Segment& segment) {
-  size_t fresh = 0;
+// The ops of a new piece that have no code. An op that many pieces need is worth compiling once for
+// all of them, so in each further piece it counts for less: pieces that never come again are not
+// compiled whole forever.
+struct Missing {
+  size_t programs = 0;
+  double worth = 0;
+};
+
+Missing find_missing(const trace::Segment& segment) {
+  Missing out;
+  std::unordered_set<const trace::Program*> known;
   for (const trace::TraceNode& node : segment.nodes) {
-    fresh += static_cast<size_t>(!node.program->met.exchange(true, std::memory_order_relaxed));
+    const trace::Program& program = *node.program;
+    if (program.code.ready() || program.found) continue;
+    if (!known.insert(&program).second) continue;
+    ++out.programs;
+    out.worth += 1.0 / (1.0 + program.pieces.fetch_add(1, std::memory_order_relaxed));
   }
-  return fresh;
+  return out;
 }
+
+// Fewer are compiled one by one in hardly any time, and small pieces differ more often than not.
 constexpr size_t kManyOps = 12;
 
-// Nearly all are: 2.5 nodes for each new op at most.
-bool is_mostly_new(const trace::Segment& segment, size_t fresh) {
-  return fresh >= kManyOps && segment.nodes.size() * 2 <= fresh * 5;
+bool is_cheaper_whole(const trace::Segment& segment, const Missing& missing) {
+  if (missing.programs < kManyOps) return false;
+  const cache::CompileCosts& costs = cache::CompileCosts::get();
+  const size_t threads = 1 + cache::CompilePool::get().max_threads();
+  return costs.piece(segment.nodes.size()) < costs.singles(missing.worth, threads);
 }
 
-// One program for such a piece costs less than compiling its ops, which several threads do at once,
-// only while it is small: a model's first piece with 35 ops takes 0.9 of the time, one with 56 as
-// long. What is larger, a first training step or a prompt, seldom comes again as it is.
-constexpr size_t kSmallPiece = 48;
+// How often quick code must have run before better code is compiled, by how likely something else
+// takes its place.
+constexpr uint64_t kRunsOfChain = 4;
 
 }  // namespace
 
 trace::FusedPtr meet(const trace::Segment& segment, const trace::Signature& signature,
-                     base::CompileWhen when) {
+                     base::CompileWhen when, Part part) {
   FusedCache& cache = FusedCache::get();
   trace::FusedPtr program = cache.find(signature);
-  size_t fresh = 0;
+  Missing missing;
   if (!program) {
-    fresh = count_new(segment);
+    if (part != Part::kWithChain) missing = find_missing(segment);
     program = c10::make_intrusive<FusedProgram>(segment, signature);
-    if (when != base::CompileWhen::kNever) load_fused(*program);
+    if (when != base::CompileWhen::kNever) load_piece(*program);
     cache.insert(program);
   }
-  program->sights.fetch_add(1);
-  if (program->code.state() != trace::Code::State::kAbsent) return program;
+  const uint64_t sights = program->sights.fetch_add(1) + 1;
+  if (program->code.state() != trace::Code::State::kAbsent) {
+    const bool often = part == Part::kChain ? sights > kRunsOfChain : sights > 1;
+    if (often && program->code.quick() && program->lowerable()) improve_later(program);
+    return program;
+  }
   if (!program->lowerable()) {
     ask_for_nodes(*program);
     return program;
   }
   // Two devices may meet it at once: who claims the code compiles.
-  const auto compile_now = [&] {
-    if (program->code.claim()) compile_fused(program);
+  const auto compile_now = [&](Haste haste) {
+    if (program->code.claim()) compile_or_warn(program, haste);
   };
   if (when == base::CompileWhen::kFirst) {
-    compile_now();
-  } else if (when == base::CompileWhen::kSecond &&
-             meet_family(program, segment, signature, /*soon=*/fresh >= kManyOps)) {
-    if (program->code.claim() &&
-        !cache::CompilePool::get().submit([program] { compile_fused(program); })) {
-      program->code.abandon();  // asked again when it is met next
+    compile_now(Haste::kNone);
+  } else if (when == base::CompileWhen::kSecond && part == Part::kChain) {
+    compile_now(Haste::kSoon);
+  } else if (when == base::CompileWhen::kSecond) {
+    const bool many = missing.programs >= kManyOps;
+    if (meet_family(program, segment, signature, {.soon = many, .serves = part == Part::kWhole})) {
+      if (program->code.claim() && !cache::CompilePool::get().submit(
+                                       [program] { compile_or_warn(program, Haste::kNone); })) {
+        program->code.abandon();  // asked again when it is met next
+      }
+    } else if (program->service() == nullptr && is_cheaper_whole(segment, missing)) {
+      compile_now(Haste::kSoon);
     }
-  } else if (when == base::CompileWhen::kSecond && is_mostly_new(segment, fresh) &&
-             program->service() == nullptr && segment.nodes.size() <= kSmallPiece) {
-    compile_now();
   }
   return program;
 }

@@ -12,6 +12,7 @@
 #include "csrc/base/env.h"
 #include "csrc/base/hash.h"
 #include "csrc/base/journal.h"
+#include "csrc/cache/compile_costs.h"
 #include "csrc/cache/program_cache.h"
 #include "csrc/cache/program_file.h"
 #include "csrc/cache/program_store.h"
@@ -152,6 +153,9 @@ void ensure_compiled(trace::Runnable& program) {
       if (!found) {
         program.fingerprint = base::hash_bytes(program.text);
         loaded = compile(program.name, program.fingerprint, program.text, seconds);
+        if (dynamic_cast<const trace::Program*>(&program) != nullptr) {
+          cache::CompileCosts::get().note_single(seconds);
+        }
       }
       code.publish(std::move(loaded), found ? stored.origin : trace::Code::Origin::kCompiled,
                    seconds);
