@@ -21,8 +21,8 @@ constexpr int64_t kMostRoomOfOld = 32;
 // When a program with less room is worth compiling: sizes met for the first time count 1, sizes
 // that come again kAgain. Half the room saves more than a quarter of it.
 constexpr uint64_t kAgain = 8;
-constexpr uint64_t kAskedForPower = 8;
-constexpr uint64_t kAskedForQuarter = 128;
+constexpr uint64_t kAskedForPower = 64;
+constexpr uint64_t kAskedForQuarter = 256;
 // A piece that a bounded program serves has to come again so much more often before it is compiled
 // for its own sizes, which at best takes half the time.
 constexpr uint64_t kBoundedPatience = 32;
@@ -129,7 +129,10 @@ Family::Service Family::serve(const FusedProgram& piece, bool soon, bool roomy) 
                                             : planned(piece, *variant, out.n, Grid::kPowers);
     if (!bounds || out.n < bounds->low || out.n > bounds->high) return out;
     bounds->structure = structure_;
-    out.bounds = std::move(bounds);
+    out.bounds.push_back(std::move(*bounds));
+    // What is not proven with so much room may be with less.
+    Bounds tight = *planned(piece, *variant, out.n, Grid::kPowers);
+    if (tight.bound < out.bounds[0].bound) out.bounds.push_back(std::move(tight));
   } catch (const stablehlo::Unproven& error) {
     variant->refusal = error.what();
   }

@@ -33,13 +33,14 @@ class Family {
   // time have to come again more often than there are of them.
   uint64_t sights_needed(bool has_bounded) const;
 
-  // What serves the piece together with others, if it is time for that: `bounds` of a program there
-  // is none of yet, else `program`, which may still be compiled by another thread. Both null:
-  // nothing does. `soon`: one program costs less than what else it takes to run the piece, so two
-  // sizes are enough. `roomy`: there is memory for more room than these sizes need.
+  // What serves the piece together with others, if it is time for that: `bounds` of programs there
+  // are none of yet, the first that can be had, else `program`, which may still be compiled by
+  // another thread. Both null: nothing does. `soon`: one program costs less than what else it takes
+  // to run the piece, so two sizes are enough. `roomy`: there is memory for more room than these
+  // sizes need.
   struct Service {
     FusedPtr program;
-    std::unique_ptr<Bounds> bounds;
+    std::vector<Bounds> bounds;  // the best first
     int64_t n = 0;
   };
   Service serve(const FusedProgram& piece, bool soon, bool roomy);

@@ -92,11 +92,13 @@ def test_the_number_of_programs() -> None:
         out = torch.softmax(x @ w, 0).mean(1).cumsum(0)
         torch.testing.assert_close(out.cpu(), torch.softmax(x.cpu() @ w.cpu(), 0).mean(1).cumsum(0))
     made = since(before)
-    assert made["bounded"] == 3  # 32, 64, 128
+    torch_tpu.fused.wait()
+    # Twice the room that the third size needs, then the next before it is needed.
+    assert made["bounded"] == 3
     assert made["bounded_runs"] >= 97  # a program from disk may not know its call the first time
-    assert torch_tpu.stats()["compiles"] - compiles <= 3 + 2 * 4
+    assert torch_tpu.stats()["compiles"] - compiles <= 2 * 3 + 2 * 4
     shown = [(p["bound"], p["sizes"]) for p in bounded_programs()[-3:]]
-    assert shown == [(32, (2, 32)), (64, (2, 64)), (128, (2, 128))]
+    assert shown == [(64, (2, 64)), (128, (2, 128)), (256, (2, 256))]
 
 
 NEW_OPS = """
@@ -113,8 +115,9 @@ with torch.no_grad():
         got = tpu(tokens.to("tpu")).sum(1).exp().argmax(-1).cpu()
         assert got == cpu(tokens).sum(1).exp().argmax(-1)
 runs = [p["runs"] for p in torch_tpu.fused.programs() if p["bound"] is not None]
-assert runs == [2, 2], runs  # 32, 64
-assert torch_tpu.stats()["compiles"] == 3, torch_tpu.stats()
+assert runs == [4, 0], runs  # 64; 128 is compiled ahead
+torch_tpu.fused.wait()
+assert torch_tpu.stats()["compiles"] <= 4, torch_tpu.stats()
 """
 
 
@@ -294,7 +297,7 @@ def test_a_smaller_last_batch_runs_in_one_program(
 ) -> None:
     """The first change of the batch: a program for all sizes, not one per op."""
     compiles = run_python(LAST_BATCH, TORCH_TPU_CACHE_DIR=str(tmp_path)).split()
-    assert compiles[3:] == ["1"] + ["0"] * 6, compiles
+    assert compiles[3:] == ["2"] + ["0"] * 6, compiles  # soon, and well in the background
 
 
 def test_sizes_that_come_again_and_again() -> None:
@@ -335,7 +338,7 @@ print(torch_tpu.explain())
 
 
 def test_explain_names_the_bound(run_python: Callable[..., str]) -> None:
-    assert "for sizes from 2 to 64, in buffers for 64" in run_python(EXPLAIN)
+    assert "for sizes from 2 to 128, in buffers for 128" in run_python(EXPLAIN)
 
 
 @pytest.mark.usefixtures("steady_memory")

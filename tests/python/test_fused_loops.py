@@ -111,7 +111,6 @@ def test_generation_compiles_nothing_for_nothing(lengths: tuple[int, ...]) -> No
     compiled = {p.name for p in torch_tpu.explain().programs if p.origin == "compiled"}
     ready = [p for p in new if p["state"] == "ready"]
     assert ready
-    # Not from disk; compiled when met again, so that one met with every prompt ran with the last.
-    few = [p for p in ready if p["runs"] < 2 and p["name"] in compiled]
-    wasted = [p for p in few if p["sights"] < 3 or p["runs"] == 0]
+    # Not from disk; a bound that sizes were near to may be compiled before it is needed.
+    wasted = [p for p in ready if p["name"] in compiled and p["runs"] == 0 and p["bound"] is None]
     assert [(p["name"], len(p["ops"]), p["sights"], p["runs"]) for p in wasted] == []

@@ -21,10 +21,6 @@ namespace {
 
 using trace::FusedProgram;
 
-// Runs of a quick bounded program after which it is compiled well: fewer and one with less room
-// will have taken its place.
-constexpr uint64_t kRunsOfQuick = 8;
-
 // True when it was not in one before. Under the piece's mutex.
 bool join_family(FusedProgram& piece, std::shared_ptr<trace::Family>& family) {
   if (family) return false;
@@ -86,31 +82,27 @@ bool compile_bounded(const trace::FusedPtr& program, Haste haste, std::string& r
   return false;
 }
 
-// Null, and the family knows why, when it cannot be had: the piece runs as it is.
+// The first that can be had. Null, and the family knows why, when none can: the piece runs as it
+// is.
 trace::FusedPtr make_bounded(const FusedProgram& piece, trace::Family& family,
                              const trace::Segment& segment, const trace::Signature& signature,
-                             trace::Bounds bounds, int64_t n) {
+                             std::vector<trace::Bounds> choices, int64_t n) {
+  // What holds for all sizes up to a bound holds for small ones too. If not, for the upper half.
+  trace::Bounds upper = choices.back();
+  upper.low = upper.high - upper.bound / 2 + 1;
+  if (upper.low > choices.back().low && n >= upper.low) choices.push_back(upper);
   std::string refusal;
-  const auto make = [&]() -> trace::FusedPtr {
+  for (const trace::Bounds& bounds : choices) {
     trace::FusedPtr program = bounded_program(piece, segment, signature, bounds);
-    if (load_piece(*program)) return program;
-    program->code.claim();
-    return compile_bounded(program, Haste::kSoon, refusal) ? program : nullptr;
-  };
-  trace::FusedPtr program = make();
-  // What holds for all sizes up to the bound holds for small ones too. If not, for the upper half.
-  const int64_t upper_half = bounds.high - bounds.bound / 2 + 1;
-  if (!program && upper_half > bounds.low && n >= upper_half) {
-    bounds.low = upper_half;
-    program = make();
+    const bool there = load_piece(*program) ||
+                       (program->code.claim() && compile_bounded(program, Haste::kSoon, refusal));
+    if (!there) continue;
+    cache::FusedCache::get().insert_bounded(program);
+    family.keep(program);
+    return program;
   }
-  if (!program) {
-    family.refuse(bounds.forms, refusal);
-    return {};
-  }
-  cache::FusedCache::get().insert_bounded(program);
-  family.keep(program);
-  return program;
+  family.refuse(choices.front().forms, refusal);
+  return {};
 }
 
 // A program that would serve the piece better, made in the background.
@@ -170,9 +162,9 @@ bool meet_family(const trace::FusedPtr& piece, const trace::Segment& segment,
     const int64_t memory = pjrt::Runtime::get().device_memory(segment.outputs.front()->device());
     trace::Family::Service service =
         family->serve(*piece, how.soon, has_room_to_grow(segment, memory));
-    if (service.bounds) {
+    if (!service.bounds.empty()) {
       service.program =
-          make_bounded(*piece, *family, segment, signature, *service.bounds, service.n);
+          make_bounded(*piece, *family, segment, signature, std::move(service.bounds), service.n);
     } else if (service.program && !service.program->code.ready() && !have_code(service.program)) {
       service.program = nullptr;
     }
@@ -184,9 +176,7 @@ bool meet_family(const trace::FusedPtr& piece, const trace::Segment& segment,
   served = piece->service();
   if (served == nullptr) return sights >= family->sights_needed(false);
   served->program->sights.fetch_add(1);
-  if (served->program->code.quick() && served->program->runs.load() >= kRunsOfQuick) {
-    improve_later(served->program);
-  }
+  if (served->program->code.quick()) improve_later(served->program);
   if (const auto bounds = family->plan_ahead(*piece, *served, sights)) {
     const int64_t had = served->program->bounds->bound;
     const bool much = bounds->bound > had || bounds->bound <= had / 2;

@@ -78,14 +78,6 @@ Launcher::Chain find_chain(const trace::Segment& segment) {
   return missing > 1 ? chain : Launcher::Chain();
 }
 
-// With the tensors that it takes and that were made of nothing right before: an optimizer's states
-// in its first step.
-Launcher::Chain find_chain_with_states(const trace::Segment& segment) {
-  Launcher::Chain chain = find_chain(segment);
-  while (chain.begin > 0 && segment.num_inputs(chain.begin - 1) == 0) --chain.begin;
-  return chain;
-}
-
 }  // namespace
 
 void Launcher::run(trace::Segment& segment, int device) {
@@ -108,8 +100,7 @@ void Launcher::run_best(trace::Segment& segment, int device) {
     return;
   }
   const base::CompileWhen when = compile_when();
-  const Chain chain =
-      when == base::CompileWhen::kSecond ? find_chain_with_states(segment) : Chain();
+  const Chain chain = when == base::CompileWhen::kSecond ? find_chain(segment) : Chain();
   const bool is_chain = chain.begin == 0 && chain.end == segment.nodes.size();
   const Part part = is_chain ? Part::kChain : chain.end == 0 ? Part::kWhole : Part::kWithChain;
   const trace::FusedPtr program = meet(segment, signature_, when, part);
@@ -141,9 +132,13 @@ void Launcher::run_best(trace::Segment& segment, int device) {
 // An optimizer's ops apart from what comes before and after them: these have programs of their own,
 // which are there when the optimizer does something else in its next step, or a size changes.
 void Launcher::run_parts(trace::Segment& segment, const Chain& chain, int device) {
-  trace::Segment head = segment.split(chain.begin);
+  // In its first step its states are made of nothing right before.
+  size_t states_begin = chain.begin;
+  while (states_begin > 0 && segment.num_inputs(states_begin - 1) == 0) --states_begin;
+  trace::Segment head = segment.split(states_begin);
+  trace::Segment states = segment.split(chain.begin - states_begin);
   trace::Segment middle = segment.split(chain.end - chain.begin);
-  for (trace::Segment* part : {&head, &middle, &segment}) {
+  for (trace::Segment* part : {&head, &states, &middle, &segment}) {
     if (part->nodes.empty()) continue;
     run_best(*part, device);
     part->clear();
