@@ -63,9 +63,8 @@ constexpr size_t kManyOps = 12;
 
 bool is_cheaper_whole(const trace::Segment& segment, const Missing& missing) {
   if (missing.programs < kManyOps) return false;
-  const cache::CompileCosts& costs = cache::CompileCosts::get();
-  const size_t threads = 1 + cache::CompilePool::get().max_threads();
-  return costs.piece(segment.nodes.size()) < costs.singles(missing.worth, threads);
+  return cache::CompileCosts::get().piece_is_cheaper(segment.nodes.size(), missing.worth,
+                                                     1 + cache::CompilePool::get().max_threads());
 }
 
 // How often quick code must have run before better code is compiled, by how likely something else
