@@ -144,6 +144,10 @@ class Builder {
   Value concatenate(const Values& xs, int64_t dim);
   Value dynamic_slice(const Value& x, const Values& starts, const Dims& sizes);
   Value dynamic_update_slice(const Value& x, const Value& update, const Values& starts);
+  // Whether `update` is computed from `base`, or what may come to be the same array, other than
+  // element by element from `own` (may be undefined), which is read where the update goes. If so it
+  // must not be written over the base: see in_place.cpp.
+  bool reads_elsewhere(const Value& update, const Value& base, const Value& own) const;
 
   // --- dimensions that vary (axis.h) ----------------------------------------------------------
   // What the size is when the numbers given to new_size are these, in that order.

@@ -226,10 +226,11 @@ class NodeLowering {
         const TensorArg& target = node_.tensors[static_cast<size_t>(result.write)];
         const Value under =
             target.same_cell >= 0 ? written[static_cast<size_t>(target.same_cell)] : base(target);
+        Place where = place(target);
+        where.apart = b_.reads_elsewhere(value, under, reads_[static_cast<size_t>(result.write)]);
         value = inputs_.sizes != nullptr
-                    ? inputs_.sizes->write(static_cast<size_t>(result.write), under, value,
-                                           place(target))
-                    : write_view(under, target.base_strides, target.geometry, value, place(target));
+                    ? inputs_.sizes->write(static_cast<size_t>(result.write), under, value, where)
+                    : write_view(under, target.base_strides, target.geometry, value, where);
       }
       if (result.write >= 0) written[static_cast<size_t>(result.write)] = value;
       outputs[i] = value;

@@ -253,7 +253,7 @@ class SizedNode final : public NodeSizes {
       permutation.push_back(std::find(sorted.begin(), sorted.end(), dim) - sorted.begin());
     }
     const Value part = b_.reshape(b_.transpose(b_.reshape(update, kept), permutation), window);
-    x = b_.dynamic_update_slice(x, part, starts);
+    x = update_part(x, part, starts, place.apart);
     for (size_t j = 0; j < steps.size(); ++j) {
       const auto dim = static_cast<int64_t>(j);
       x = b_.trust(x, dim);

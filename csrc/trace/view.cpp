@@ -223,6 +223,18 @@ Value gather_view(const Value& storage, const Geometry& view, const Value& place
   return b.gather(flatten(storage), b.reshape(index, with_vector), dims, {1});
 }
 
+// What `write(x, part)` writes, but never over x: into zeros, of which x then takes what was
+// written. Where dimensions of the part vary, only what counts was.
+template <typename Write>
+Value write_apart(const Value& x, const Value& part, const Write& write) {
+  Builder& b = x.builder();
+  const Value zeros = b.splat(0, Type(x.dtype(), x.dims()));
+  const Value nowhere = b.splat(0, Type(DType::kBool, x.dims()));
+  Value here = b.splat(1, Type(DType::kBool, part.dims()));
+  if (!part.type().is_static()) here = b.or_(b.eq(part, part), here);
+  return b.select(write(nowhere, here), write(zeros, part), x);
+}
+
 Value scatter_view(const Value& storage, const Geometry& view, const Value& update,
                    const Value& place) {
   expect_whole(storage);
@@ -238,6 +250,13 @@ Value scatter_view(const Value& storage, const Geometry& view, const Value& upda
 }
 
 }  // namespace
+
+Value update_part(const Value& x, const Value& part, const Values& starts, bool apart) {
+  const auto write = [&](const Value& to, const Value& what) {
+    return x.builder().dynamic_update_slice(to, what, starts);
+  };
+  return apart ? write_apart(x, part, write) : write(x, part);
+}
 
 bool is_box(int64_t n, ShapeRef sizes, ShapeRef strides, int64_t offset) {
   return visit_box(n, sizes, strides, offset, [](auto...) {});
@@ -304,9 +323,12 @@ Value write_view(const Value& base, ShapeRef base_strides, const Geometry& view,
   const Box box = find_box(extents(storage), view);
   Value written;
   if (!box.valid || !place.is_box) {
-    written =
-        scatter_view(storage, view, update,
-                     moves ? flat_place(b, base.dims(), base_strides, place.starts) : Value());
+    const Value first = moves ? flat_place(b, base.dims(), base_strides, place.starts) : Value();
+    const auto write = [&](const Value& to, const Value& what) {
+      return scatter_view(to, view, what, first);
+    };
+    const Value flat = flatten(storage);
+    written = place.apart ? write_apart(flat, update, write) : write(flat, update);
   } else {
     Dims kept;
     for (size_t i = 0; i < sizes.size(); ++i) {
@@ -334,7 +356,7 @@ Value write_view(const Value& base, ShapeRef base_strides, const Geometry& view,
       } else {
         for (int64_t start : box.starts) starts.push_back(b.scalar(start, DType::kS32));
       }
-      written = b.dynamic_update_slice(to_box(storage, box), part, starts);
+      written = update_part(to_box(storage, box), part, starts, place.apart);
     }
   }
   if (extents(written) != extents(storage)) {

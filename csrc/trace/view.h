@@ -13,6 +13,9 @@ namespace torch_tpu::trace {
 struct Place {
   stablehlo::Values starts;  // empty: it is where its geometry says
   bool is_box = true;        // as is_box() said of the place it was called with
+  // Of a write whose update is computed from other elements of the base: it must not be done in
+  // place (stablehlo::Builder::reads_elsewhere).
+  bool apart = false;
 };
 
 // slice / transpose / reshape / broadcast where the strides allow it, a gather as the last resort.
@@ -23,6 +26,10 @@ stablehlo::Value read_view(const stablehlo::Value& base, ShapeRef base_strides,
 stablehlo::Value write_view(const stablehlo::Value& base, ShapeRef base_strides,
                             const Geometry& view, const stablehlo::Value& update,
                             const Place& place = {});
+
+// `part` put into x at these indices; see Place::apart.
+stablehlo::Value update_part(const stablehlo::Value& x, const stablehlo::Value& part,
+                             const stablehlo::Values& starts, bool apart);
 
 // Whether a view of a storage of `n` elements is a slice of some reshaped form of it; else its
 // elements are gathered.

@@ -211,7 +211,7 @@ void Frame::add_tensor(const at::Tensor& tensor, const ArgPlan& plan) {
     key.add(sizes);
     if (!contiguous) key.add(impl->strides());
     if (!ref.whole) {
-      key.add(impl->storage_offset());
+      add_place(ref);
       key.add(static_cast<uint64_t>(impl->unsafe_storage().nbytes()));
     }
     if (plan.written) add_written(ref, impl);
@@ -250,29 +250,31 @@ void Frame::add_tensor(const at::Tensor& tensor, const ArgPlan& plan) {
   if (plan.written) add_written(ref, impl);
 }
 
-// Where a view begins: not part of the key but for whether it is somewhere else than at 0. Of one
-// that is written it is: XLA:CPU writes in place where it does not know the place, also when the
-// same program reads the base elsewhere (x[1:].copy_(x[:-1].clone()) repeated the first row).
-// Recorded decompositions take no scalars.
+// Where a view begins: not part of the key but for whether it is somewhere else than at 0. Recorded
+// decompositions take no scalars.
 void Frame::add_place(TensorRef& ref) {
   const c10::TensorImpl& impl = *ref.impl;
-  const trace::DeviceValue& value = *ref.value;
   const int64_t offset = impl.storage_offset();
   if (offset == 0 || impl.numel() == 0) {
     key.add(uint64_t{0});
     return;
   }
-  const trace::ShapeRef dims = value.dims();
+  // What was never written is a flat array of the view's dtype.
+  const trace::Shape flat = ref.value ? trace::Shape() : flat_shape(impl);
+  const trace::ShapeRef dims = ref.value ? ref.value->dims() : trace::ShapeRef(flat);
+  const trace::Shape one = {1};
+  const trace::ShapeRef strides = ref.value ? ref.value->strides() : trace::ShapeRef(one);
   const int64_t numel = trace::numel(dims);
-  if (ops::to_dtype(c10::typeMetaToScalarType(impl.dtype())) != value.dtype() || offset >= numel ||
-      dims.size() > kMaxStarts || op.entry->lower == nullptr || ref.written) {
+  const bool other =
+      ref.value && ref.value->dtype() != ops::to_dtype(c10::typeMetaToScalarType(impl.dtype()));
+  if (other || offset >= numel || dims.size() > kMaxStarts || op.entry->lower == nullptr) {
     key.add(kFixedPlace);
     key.add(offset);
     return;
   }
   for (size_t d = 0; d < dims.size(); ++d) {
     if (dims[d] == 1) continue;
-    const int64_t start = offset / value.strides()[d] % dims[d];
+    const int64_t start = offset / strides[d] % dims[d];
     if (start == 0) continue;
     ref.starts |= uint32_t{1} << d;
     RawScalar raw{c10::ScalarType::Long, start};

@@ -181,12 +181,7 @@ class Reader {
       const bool view = (flags & kViewOfBase) != 0;
       add(label + ".view", view ? "yes" : "no");
       if (!view) return;
-      const uint64_t place = next();
-      if (place == kFixedPlace) {
-        add(label + ".storage_offset()", std::to_string(next_int()));
-      } else {
-        add_place(label, place);
-      }
+      read_place(label);
       const uint64_t base = next();
       add(label + ".base.dtype",
           std::string(stablehlo::dtype_name(static_cast<stablehlo::DType>(base >> 8))));
@@ -197,13 +192,18 @@ class Reader {
       const bool partial = (flags & kPartialWrite) != 0;
       add(label + ".view", partial ? "yes" : "no");
       if (!partial) return;
-      add(label + ".storage_offset()", std::to_string(next_int()));
+      read_place(label);
       add(label + ".storage bytes", std::to_string(next_int()));
       read_shared_write(label);
     }
   }
 
-  void add_place(const std::string& label, uint64_t place) {
+  void read_place(const std::string& label) {
+    const uint64_t place = next();
+    if (place == kFixedPlace) {
+      add(label + ".storage_offset()", std::to_string(next_int()));
+      return;
+    }
     std::string dims;
     for (size_t d = 0; d < kMaxStarts; ++d) {
       if ((place >> d & 1) != 0) dims += (dims.empty() ? "" : ", ") + std::to_string(d);
