@@ -144,7 +144,9 @@ void ensure_compiled(trace::Runnable& program) {
     if (!code.claim()) {
       const int64_t start = base::journal::now_ns();
       code.wait();
-      note_wait(program, static_cast<double>(base::journal::now_ns() - start) * 1e-9);
+      if (code.ready() && code.origin() == trace::Code::Origin::kCompiled) {  // not loaded
+        note_wait(program, static_cast<double>(base::journal::now_ns() - start) * 1e-9);
+      }
       continue;
     }
     try {

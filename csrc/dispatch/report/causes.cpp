@@ -20,6 +20,7 @@ constexpr size_t kMaxKnown = 65536;
 constexpr size_t kMaxCauses = 4096;
 constexpr size_t kCallsPerSite = 128;
 constexpr size_t kMaxValues = 64;
+constexpr int kFirstSteps = 4;
 
 struct Call {
   WordsPtr key;
@@ -33,9 +34,6 @@ struct Known {
 // Where a step is: what its calls had in common so far.
 struct Step {
   uint64_t number = 0;
-  // Whether the last call with parameters was a first one: a model's layers come one after another
-  // from one line, and an op between them has other sizes because the layer is another one.
-  bool first = false;
   CauseId change = kNoCause;
   CauseId beginning = kNoCause;
   uint64_t changed_site = 0;           // of the call that showed the change
@@ -50,6 +48,11 @@ struct State {
   std::unordered_map<uint64_t, CauseId> changes;         // by site and field
   std::unordered_map<uint64_t, CauseId> others;          // by line and kind
   Step step;
+  // Whether the last call with parameters was a first one: a model's layers come one after another
+  // from one line, and an op between them has other sizes because the layer is another one. Holds
+  // for a few steps, as a first one may have reads within.
+  bool first = false;
+  int first_steps = 0;
   uint64_t serial = 0;
 };
 
@@ -106,10 +109,12 @@ const Call* nearest_call(const std::deque<Call>& calls, const Words& key, const 
   return best;
 }
 
-// Differences that come by themselves in a second step, with nothing to be done about them.
+// Differences that come by themselves in a second step, and calls of another kind from one line:
+// there is nothing to be done about them.
 bool is_harmless(const Difference& difference) {
   const std::string& label = difference.label;
-  return label.ends_with(".donated") || label.ends_with(".view begins") || label.ends_with(".view");
+  return label.ends_with(".donated") || label.ends_with(".view begins") ||
+         label.ends_with(".view") || label.ends_with(".dim()");
 }
 
 CauseId add(State& all, Cause cause) {
@@ -171,7 +176,7 @@ CauseId change_cause(State& all, const NewCall& call, uint64_t site, const Chang
     Cause cause;
     cause.kind = Cause::Kind::kChange;
     cause.graph = call.graph;
-    cause.where = call.where;
+    cause.where = call.shown;
     cause.name = call.name;
     step.change = add(all, std::move(cause));
     all.changes.emplace(field, step.change);
@@ -194,7 +199,7 @@ CauseId change_cause(State& all, const NewCall& call, uint64_t site, const Chang
 CauseId first_cause(State& all, const NewCall& call) {
   Step& step = all.step;
   if (step.beginning == kNoCause) {
-    step.beginning = other_cause(all, Cause::Kind::kFirst, call.name, call.where, call.graph);
+    step.beginning = other_cause(all, Cause::Kind::kFirst, call.name, call.shown, call.graph);
   }
   return step.beginning;
 }
@@ -208,6 +213,7 @@ Explained explain_call(const NewCall& call, const Compare& compare) {
   if (all.step.number != number) {
     all.step = {};
     all.step.number = number;
+    if (all.first_steps > 0 && --all.first_steps == 0) all.first = false;
   }
   const uint64_t line = base::hash_combine(call.what, base::hash_bytes(call.where));
   const uint64_t site = base::hash_combine(line, call.parameters);
@@ -217,8 +223,11 @@ Explained explain_call(const NewCall& call, const Compare& compare) {
   Explained out;
   const Call* near = nearest_call(calls, *call.key, all.step);
   if (near != nullptr) out.nearest = near->key;
-  const bool first = near == nullptr || (call.parameters == 0 && all.step.first);
-  if (call.parameters != 0) all.step.first = first;
+  const bool first = near == nullptr || (call.parameters == 0 && !call.graph && all.first);
+  if (call.parameters != 0) {
+    all.first = first;
+    all.first_steps = kFirstSteps;
+  }
   std::optional<Change> change;
   if (!first) change = compare(*near->key, *call.key);
   if (change && !is_harmless(change->difference)) {
@@ -232,7 +241,7 @@ Explained explain_call(const NewCall& call, const Compare& compare) {
   calls.push_front({call.key, number});
   if (calls.size() > kCallsPerSite) calls.pop_back();
   all.known[call.identity] = {{out.cause, ++all.serial},
-                              std::make_shared<const std::string>(call.where)};
+                              std::make_shared<const std::string>(call.shown)};
   return out;
 }
 
@@ -279,6 +288,20 @@ bool tell_once(CauseId cause, double seconds, Cause& out) {
   return true;
 }
 
+namespace {
+std::string (*find_user_line)() = nullptr;
+}  // namespace
+
+void set_user_line(std::string (*find)()) noexcept { find_user_line = find; }
+
+std::string shown_line(const std::string& where) {
+  const bool installed =
+      where.find("/site-packages/") != where.npos || where.find("/dist-packages/") != where.npos;
+  if (!installed || find_user_line == nullptr) return where;
+  std::string own = find_user_line();
+  return own.empty() ? where : own;
+}
+
 std::vector<Cause> causes() {
   State& all = state();
   const std::lock_guard lock(all.mutex);
@@ -308,6 +331,7 @@ void forget_causes() noexcept {
   all.changes.clear();
   all.others.clear();
   all.step = {};
+  all.first = false;
 }
 
 namespace {

@@ -52,7 +52,8 @@ using Compare = std::function<std::optional<Change>(const Words& before, const W
 // A call for which there is no program.
 struct NewCall {
   std::string name;
-  std::string where;
+  std::string where;        // calls from other lines are not compared with it
+  std::string shown;        // the line to name: the user's own
   uint64_t what = 0;        // calls of something else are not compared with it
   uint64_t parameters = 0;  // which parameters of a model it is given, by their sizes; 0: none
   uint64_t identity = 0;    // under which cause_of() finds it
@@ -82,6 +83,11 @@ CauseId unexplained(Cause::Kind kind, const std::string& name, const std::string
 Cause charge(CauseId cause, uint64_t programs, double waited, double compiled);
 // True for one caller, once the cause has cost `seconds`.
 bool tell_once(CauseId cause, double seconds, Cause& out);
+
+// For `NewCall::shown`: the line, or where that is in a package the innermost one outside.
+std::string shown_line(const std::string& where);
+// Only the bindings know Python. Set while the module is imported.
+void set_user_line(std::string (*find)()) noexcept;
 
 // Those that cost something or had calls since the last reset, oldest first.
 std::vector<Cause> causes();

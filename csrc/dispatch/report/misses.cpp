@@ -161,6 +161,7 @@ WordsPtr explain(const Frame& frame, const Record& record) {
   NewCall call;
   call.name = frame.op.name;
   call.where = record.where;
+  call.shown = shown_line(record.where);
   call.what = frame.op.id;
   call.parameters = parameters_of(frame);
   call.identity = identity(frame.key, frame.donations_at, frame.tensors.size());

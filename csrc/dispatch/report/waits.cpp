@@ -153,7 +153,7 @@ CauseId find_cause(const std::string& name, uint64_t fingerprint) {
     return cause_of_piece(*now.segment, name);
   }
   if (journal::on_background_thread()) return cause_of_fused(name, fingerprint);
-  return unexplained(Cause::Kind::kFirst, name, trace::python_location());
+  return unexplained(Cause::Kind::kFirst, name, shown_line(trace::python_location()));
 }
 
 void note(const std::string& name, uint64_t fingerprint, double waited, double compiled) {
@@ -225,6 +225,7 @@ CompilingGraph::CompilingGraph(const std::string& name, uint64_t ops,
     NewCall call;
     call.name = name;
     call.where = trace::python_location();
+    call.shown = shown_line(call.where);
     call.what = base::hash_combine(ops, key->size());
     call.identity = base::hash_words(*key, call.what);
     call.key = key;
