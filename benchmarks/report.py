@@ -42,6 +42,12 @@ class Result:
         return self.stats.get("peak_bytes", math.nan) / 2**20
 
     @property
+    def fused(self) -> str:
+        """Fused programs that are compiled, and how many of them serve many sizes."""
+        counts = self.stats.get("fused")
+        return f"{counts['ready']}, {counts['bounded']} bounded" if counts else "-"
+
+    @property
     def times(self) -> list[float]:
         """All single calls."""
         return [t for block in self.blocks for t in block]
@@ -80,11 +86,12 @@ class Table:
         return found
 
     def ratios(self) -> dict[str, dict[str, dict[str, float]]]:
-        """Our time over each rival's: {contestant: {rival: {"best": ..., "median": ...}}}."""
+        """Our time over each rival's: {contestant: {rival: {"first": ..., "best": ...}}}."""
         return {
             ours.contestant: {
                 name: {
                     "first": ours.first / rival.first,
+                    "second": ours.second / rival.second,
                     "best": ours.best / rival.best,
                     "median": ours.median / rival.median,
                 }
@@ -113,7 +120,17 @@ class Table:
         """The workload's block: one row per contestant, ratios for our rows."""
         ratios = self.ratios()
         rivals = sorted({name for row in ratios.values() for name in row}, key=_rival_order)
-        head = ["", "first s", "second s", "best ms", "median ms", "CPU ms", "compiles", "peak MiB"]
+        head = [
+            "",
+            "first s",
+            "second s",
+            "best ms",
+            "median ms",
+            "CPU ms",
+            "compiles",
+            "fused",
+            "peak MiB",
+        ]
         head += [f"/{name}" for name in rivals]
         rows = [head]
         for r in self.results:
@@ -122,7 +139,7 @@ class Table:
                 continue
             row = [r.contestant, _number(r.first), _number(r.second)]
             row += [_number(t * 1e3) for t in (r.best, r.median, min(r.cpu, default=math.nan))]
-            row += ["/".join(map(str, r.compiles[:2])) or "-", _number(r.peak)]
+            row += ["/".join(map(str, r.compiles[:2])) or "-", r.fused, _number(r.peak)]
             mine = ratios.get(r.contestant, {})
             row += [_number(mine[name]["best"]) if name in mine else "" for name in rivals]
             rows.append(row)

@@ -31,7 +31,7 @@ from typing import Any, NoReturn
 from child import Worker, WorkerError
 from contestants import OPTIONAL, Contestant, find
 from report import Result, Table, summary
-from spec import FRESH, WORKLOADS
+from spec import DEFAULT, FRESH, GROUPS, WORKLOADS
 
 MIN_CALLS = 3
 FRESH_ROUNDS = 3  # a new process each: most of the time is imports
@@ -157,7 +157,10 @@ def parse_args() -> argparse.Namespace:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
-        "--workloads", default=",".join(WORKLOADS), metavar="A,B", help="which (default: all)"
+        "--workloads",
+        default=",".join(DEFAULT),
+        metavar="A,B",
+        help=f"which, or {', '.join(GROUPS)} for all of that name (default: all but these)",
     )
     parser.add_argument(
         "--contestants",
@@ -238,7 +241,7 @@ def main() -> int:
     args = parse_args()
     if args.list:
         return names(args)
-    works = args.workloads.split(",")
+    works = [one for name in args.workloads.split(",") for one in GROUPS.get(name, (name,))]
     if unknown := [name for name in works if name not in WORKLOADS]:
         wrong(f"no workload {', '.join(unknown)}; there are {', '.join(WORKLOADS)}")
     chosen = choose(args)
@@ -250,7 +253,7 @@ def main() -> int:
         print(tables[-1].text() + "\n", flush=True)
         if args.json is not None:  # after each, so that a run cut short leaves what it has
             args.json.write_text(json.dumps(document(tables, args, load), indent=1) + "\n")
-    for which in ("best", "median", "first"):
+    for which in ("best", "median", "first", "second"):
         print(summary(tables, which) + "\n")
     ours = [r for table in tables for r in table.results if r.kind == "ours"]
     return 1 if any(r.failure for r in ours) else 0

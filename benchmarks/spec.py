@@ -52,6 +52,37 @@ class Generation:
     new_tokens: int = 64
 
 
+@dataclass(frozen=True)
+class Moving:
+    """How long the loops over indices are, and the sizes of what they index."""
+
+    rows: int = 128
+    reads: int = 64
+    steps: int = 64
+    positions: int = 64
+    cells: int = 40
+    width: int = 32
+    heads: int = 4
+
+
+@dataclass(frozen=True)
+class Tail:
+    """A data set whose last batch is smaller, and the convolutions that learn from it."""
+
+    samples: int = 264
+    batch: int = 32
+    channels: tuple[int, ...] = (16, 32, 64)
+    side: int = 16
+    classes: int = 10
+
+
+def spread(count: int, low: int = 17, high: int = 128) -> tuple[int, ...]:
+    """So many lengths, in the order in which an epoch may bring them."""
+    lengths = [low + round(i * (high - low) / (count - 1)) for i in range(count)]
+    random.Random(count).shuffle(lengths)
+    return tuple(lengths)
+
+
 LEARNING_STEPS = 8
 
 
@@ -73,6 +104,36 @@ MLP = Mlp()
 SMALL_MLP = Mlp(layers=2, width=32, batch=8)
 GENERATION = Generation()
 CONVNET = ConvNet()
+VARLEN = {16: spread(16), 24: spread(24)}
+MOVING = Moving()
+TAIL = Tail()
+
+_VARLEN_WHAT = {
+    "forward": "forward, argmax of the last position read",
+    "train": "training steps with AdamW, the loss read",
+}
+_MODELS = {"": "the 2-layer GPT", "hf_": "GPT-2 of transformers, 2 layers"}
+
+# Measured when asked for, by these names or one by one.
+GROUPS: dict[str, dict[str, str]] = {
+    "varlen": {
+        f"varlen_{model}{kind}{count}": f"{title} over {count} lengths: {what}"
+        for model, title in _MODELS.items()
+        for kind, what in _VARLEN_WHAT.items()
+        for count in VARLEN
+    },
+    "moving": {
+        "moving_write": "for i in range(128): x[i] += 1; each call another range",
+        "moving_read": "for i in range(64): x[i].sum().item(); each call another range",
+        "moving_rnn": "an RNN over x[t], 64 steps; each call another range",
+        "moving_cache": "a cache written at [:, :, p:p+1], attention over it, 64 positions",
+        "moving_lstm": "an LSTMCell over xs[:, k], 40 steps and backward; each call another range",
+    },
+    "tail": {
+        "tail": "conv net: first call 8 steps of 32 samples, second the step of 8, then epochs",
+        "tail_autocast": "the same under autocast to bfloat16",
+    },
+}
 
 WORKLOADS: dict[str, str] = {
     "tiny300": f"{CHAIN_OPS} ops on 8x8: x*0.5, +x, relu",
@@ -87,7 +148,9 @@ WORKLOADS: dict[str, str] = {
     "memory": "the GPT training step again: compare the peaks of device memory",
     "gpt_first": "first GPT training step of a new process, nothing cached",
     "gpt_warm": "first GPT training step of a new process, caches on disk filled by another",
+    **{name: what for group in GROUPS.values() for name, what in group.items()},
 }
+DEFAULT = tuple(name for name in WORKLOADS if not any(name in group for group in GROUPS.values()))
 
 
 @dataclass(frozen=True)

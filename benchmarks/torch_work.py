@@ -29,6 +29,7 @@ Work = Callable[[], float]
 Function = TypeVar("Function", bound=Callable[..., object])
 
 COMPILER = ""  # the backend of torch.compile, or "" for eager; set by worker.py
+OWN_ATTENTION = True  # whether scaled_dot_product_attention may be called; set by worker.py
 
 
 def compiled(function: Function, dynamic: bool | None = None) -> Function:

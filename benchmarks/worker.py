@@ -25,13 +25,15 @@ WARM_UP_SECONDS = 5.0
 
 def torch_makers(device: str) -> Makers:
     """The PyTorch workloads on a device."""
+    import moving_work
     import shapes_work
     import torch_work
+    import varlen_work
 
     def bound(make: Callable[[str], Work]) -> Callable[[], Work]:
         return lambda: make(device)
 
-    works = {**torch_work.WORK, **shapes_work.WORK}
+    works = {**torch_work.WORK, **shapes_work.WORK, **varlen_work.WORK, **moving_work.WORK}
     return {name: bound(make) for name, make in works.items()}
 
 
@@ -76,6 +78,7 @@ class Contestant:
         if self.kind == "peer":
             from peers.pypi_torch_tpu import start
 
+            torch_work.OWN_ATTENTION = False  # its attention is a kernel that only a TPU has
             return f"torch-tpu {start(self.mode)} {self.mode}"
         if self.device == "cuda":
             return f"torch {torch.__version__} on {torch.cuda.get_device_name()}"
@@ -155,7 +158,14 @@ class Contestant:
 
         fallbacks = {op: use.calls for op, use in torch_tpu.coverage().items()}
         peak = torch_tpu.tpu.max_memory_reserved()
-        return {"programs": torch_tpu.stats(), "fallbacks": fallbacks, "peak_bytes": peak}
+        ready = [p for p in torch_tpu.fused.programs() if p["state"] == "ready"]
+        bounded = sum(p["bound"] is not None for p in ready)
+        return {
+            "programs": torch_tpu.stats(),
+            "fused": {"ready": len(ready), "bounded": bounded},
+            "fallbacks": fallbacks,
+            "peak_bytes": peak,
+        }
 
     def answer(self, command: dict[str, Any]) -> dict[str, Any]:
         """Carries out one command."""

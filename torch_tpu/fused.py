@@ -70,8 +70,11 @@ def programs() -> list[dict[str, Any]]:
     same in every process), ``ops``, ``state`` (seen, compiling, ready or failed), ``sights``,
     ``runs`` as one program, ``inputs``, ``outputs``, ``donated``, ``compile_seconds``, ``news``
     (the first difference to the program most like it), ``failure``. Of a program that serves many
-    sizes also ``bound`` and ``sizes`` (the smallest and the largest), else None;
-    ``static_because`` says why a piece whose sizes change is served by none.
+    sizes also ``bound``, ``sizes`` (the smallest and the largest), ``members`` (how often each size
+    was met) and ``padding`` (the work done over the work asked for), else None. Programs that
+    differ in sizes only have the same ``family``; ``size`` is that of a piece which such a program
+    serves. ``static_because`` says why a piece whose sizes change is served by none, ``where`` is
+    the Python line of the first op.
 
     >>> import torch_tpu
     >>> names = [program["name"] for program in torch_tpu.fused.programs()]

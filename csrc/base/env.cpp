@@ -30,6 +30,8 @@ enum Index {
   kFusedMaxBytes,
   kCompileThreads,
   kExplain,
+  kCompileNotice,
+  kLogCompiles,
   kCacheDir,
   kCacheBytes,
   kPack,
@@ -103,6 +105,13 @@ int64_t bytes_of(Index index) {
 bool is_on(std::string_view v) { return v == "1" || v == "true" || v == "on"; }
 bool is_off(std::string_view v) { return v == "0" || v == "false" || v == "off"; }
 
+bool bool_of(Index index) {
+  const std::string value = value_of(index);
+  if (is_on(value)) return true;
+  if (is_off(value)) return false;
+  reject(index, value);
+}
+
 }  // namespace
 
 const std::vector<EnvVar>& env_table() {
@@ -142,6 +151,13 @@ const std::vector<EnvVar>& env_table() {
        "Threads that compile in the background; 0 means half of the processors, at most 4."},
       {"TORCH_TPU_EXPLAIN", "bool or path", "0, 1, or a file ending in .html, .json or .txt", "0",
        "Writes torch_tpu.explain() when the process ends: into a file, or (1) to the terminal."},
+      {"TORCH_TPU_COMPILE_NOTICE", "number", "a number of seconds, 0 or more", "2",
+       "Says on stderr, once for each cause, that the host has waited this long for the compiler, "
+       "and why; 0 turns it off."},
+      {"TORCH_TPU_LOG_COMPILES", "bool", "0 or 1", "0",
+       "Writes a line to stderr for every program that is compiled: its name, how long it took, "
+       "who "
+       "waited, why, and where."},
       {"TORCH_TPU_CACHE_DIR", "path", "a folder, or off", "~/.cache/torch_tpu",
        "Where compiled programs are kept between runs (in $XDG_CACHE_HOME where that is set)."},
       {"TORCH_TPU_CACHE_BYTES", "bytes", "a number of bytes with an optional suffix K, M or G",
@@ -155,7 +171,7 @@ const std::vector<EnvVar>& env_table() {
       {"TORCH_TPU_COMPARE_DEVICE", "text", "cpu, cuda or tpu, with an optional number", "",
        "Set by torch-tpu compare for the script that it runs: the device to use."},
   };
-  static_assert(kCount == 21, "one row per Index");
+  static_assert(kCount == 23, "one row per Index");
   return table;
 }
 
@@ -199,12 +215,7 @@ Fallback env_fallback() {
   reject(kFallback, value);
 }
 
-bool env_debug_nans() {
-  const std::string value = value_of(kDebugNans);
-  if (is_on(value)) return true;
-  if (is_off(value)) return false;
-  reject(kDebugNans, value);
-}
+bool env_debug_nans() { return bool_of(kDebugNans); }
 
 int64_t env_memory_limit() { return bytes_of(kMemoryLimit); }
 
@@ -257,6 +268,17 @@ std::string env_explain() {
   }
   return value;
 }
+
+double env_compile_notice() {
+  const std::string value = value_of(kCompileNotice);
+  double seconds = 0;
+  const char* end = value.data() + value.size();
+  const auto [stop, error] = std::from_chars(value.data(), end, seconds);
+  if (error != std::errc() || stop != end || !(seconds >= 0)) reject(kCompileNotice, value);
+  return seconds;
+}
+
+bool env_log_compiles() { return bool_of(kLogCompiles); }
 
 std::string env_cache_dir() {
   std::string value = value_of(kCacheDir);

@@ -54,6 +54,8 @@ int env_compile_threads();        // TORCH_TPU_COMPILE_THREADS: 1..64
 std::string env_flight();         // TORCH_TPU_FLIGHT: folder, empty = off
 int64_t env_flight_size();        // TORCH_TPU_FLIGHT_SIZE: collectives kept
 std::string env_explain();        // TORCH_TPU_EXPLAIN: file, "1" = terminal, empty = off
+double env_compile_notice();      // TORCH_TPU_COMPILE_NOTICE: seconds, 0 = off
+bool env_log_compiles();          // TORCH_TPU_LOG_COMPILES
 
 // TORCH_TPU_CACHE_DIR: absolute; empty when it is "off", or when the default is wanted and there is
 // no home to put it in.

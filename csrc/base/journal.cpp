@@ -205,6 +205,14 @@ void name_thread(std::string_view text, bool background) noexcept {
   }
 }
 
+bool on_background_thread() noexcept { return this_thread.background; }
+
+std::string this_thread_name() {
+  Journal& all = journal();
+  std::lock_guard lock(all.mutex);
+  return all.threads[thread_id(all)];
+}
+
 void Span::begin(std::string_view text, uint64_t program, int64_t nodes, int64_t bytes) noexcept {
   exceptions_ = std::uncaught_exceptions();
   text_ = text;

@@ -123,6 +123,8 @@ void warn(std::string_view text) noexcept;
 
 // The calling thread's name in reports. Compilations on a background thread count as such.
 void name_thread(std::string_view text, bool background = false) noexcept;
+bool on_background_thread() noexcept;
+std::string this_thread_name();
 
 // From here to the end of the block. `text` must live as long. A compilation that throws is a
 // failed one.

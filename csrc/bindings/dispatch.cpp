@@ -13,6 +13,7 @@
 #include "csrc/dispatch/call/op.h"
 #include "csrc/dispatch/call/target.h"
 #include "csrc/dispatch/change_mode.h"
+#include "csrc/dispatch/report/causes.h"
 #include "csrc/dispatch/run/scalar_pool.h"
 #include "csrc/dispatch/tiers/fallback.h"
 #include "csrc/ops/table.h"
@@ -98,6 +99,7 @@ void take_gil(void* state) { PyEval_RestoreThread(static_cast<PyThreadState*>(st
 void bind_dispatch(py::module_& m) {
   dispatch::register_ops();
   trace::set_line_hooks({&capture_line, &describe_line, &current_line});
+  dispatch::set_user_line(&user_line);
   base::set_gil_hooks({&release_gil, &take_gil});
   m.def("_issue_line", &issue_line, py::arg("thread") = "calling",
         "The line an op issued here belongs to; thread: calling, attached or native.");

@@ -4,6 +4,7 @@
 #include "csrc/base/journal.h"
 #include "csrc/bindings/bindings.h"
 #include "csrc/cache/program_info.h"
+#include "csrc/dispatch/report/causes.h"
 #include "csrc/dispatch/report/misses.h"
 
 namespace torch_tpu::bindings {
@@ -128,6 +129,42 @@ py::list misses() {
   return out;
 }
 
+const char* kind_name(dispatch::Cause::Kind kind) {
+  switch (kind) {
+    case dispatch::Cause::Kind::kFirst:
+      return "first";
+    case dispatch::Cause::Kind::kChange:
+      return "change";
+    case dispatch::Cause::Kind::kOrder:
+      return "order";
+  }
+  return "?";
+}
+
+py::list causes() {
+  py::list out;
+  for (const dispatch::Cause& cause : dispatch::causes()) {
+    py::dict row;
+    row["kind"] = kind_name(cause.kind);
+    row["graph"] = cause.graph;
+    row["where"] = cause.where;
+    row["name"] = cause.name;
+    row["label"] = cause.change.label;
+    row["argument"] = cause.change.argument;
+    row["values"] = cause.values;
+    row["value_waited"] = cause.value_waited;
+    row["ops"] = cause.ops;
+    row["calls"] = cause.calls;
+    row["programs"] = cause.programs;
+    row["waited_seconds"] = cause.waited;
+    row["compile_seconds"] = cause.compiled;
+    row["text"] = dispatch::in_words(cause);
+    row["advice"] = dispatch::advice(cause);
+    out.append(row);
+  }
+  return out;
+}
+
 }  // namespace
 
 void bind_explain(py::module_& m) {
@@ -147,7 +184,10 @@ void bind_explain(py::module_& m) {
         "Whether events of that kind are kept; returns what was so before.");
   m.def("_programs", &programs, py::arg("memory") = false, "The programs in memory.");
   m.def("_misses", &misses, "The newest calls that had no program, and why.");
+  m.def("_causes", &causes, "Why programs were compiled, and what was waited for them.");
   m.def("_env_explain", &base::env_explain, "TORCH_TPU_EXPLAIN.");
+  m.def("_env_compile_notice", &base::env_compile_notice, "TORCH_TPU_COMPILE_NOTICE.");
+  m.def("_env_log_compiles", &base::env_log_compiles, "TORCH_TPU_LOG_COMPILES.");
 }
 
 }  // namespace torch_tpu::bindings

@@ -1,5 +1,6 @@
 // Fused Eager for Python: when programs are compiled, what was cut, and waiting for the background.
 #include <cstdio>
+#include <map>
 #include <unordered_map>
 
 #include "csrc/bindings/bindings.h"
@@ -8,6 +9,7 @@
 #include "csrc/cache/program_info.h"
 #include "csrc/dispatch/fuse/pending.h"
 #include "csrc/dispatch/program/build.h"
+#include "csrc/dispatch/report/causes.h"
 #include "csrc/dispatch/report/misses.h"
 #include "csrc/trace/bounded.h"
 #include "csrc/trace/family.h"
@@ -37,9 +39,52 @@ std::string static_because(const trace::FusedProgram& program) {
   return family ? family->refusal() : std::string();
 }
 
+// Which pieces belong together, and how often each size of a bounded program was met.
+struct Families {
+  explicit Families(const std::vector<trace::FusedPtr>& programs) {
+    for (const trace::FusedPtr& piece : programs) {
+      const std::shared_ptr<trace::Family> family = piece->family();
+      if (!family) continue;
+      const int number =
+          numbers.try_emplace(family.get(), static_cast<int>(numbers.size())).first->second;
+      of_program[piece.get()] = number;
+      const trace::FusedProgram::Service* service = piece->service();
+      if (service == nullptr) continue;
+      of_program[service->program.get()] = number;
+      members[service->program.get()][service->size] += piece->sights.load();
+    }
+  }
+
+  std::unordered_map<const trace::Family*, int> numbers;
+  std::unordered_map<const trace::FusedProgram*, int> of_program;
+  std::unordered_map<const trace::FusedProgram*, std::map<int64_t, uint64_t>> members;
+};
+
+// What is computed over what is asked for: the sizes of the buffers over those met.
+double padding_of(const trace::Bounds& bounds, const std::map<int64_t, uint64_t>& members) {
+  double asked = 0, done = 0;
+  for (const auto& [size, times] : members) {
+    asked += static_cast<double>(size) * static_cast<double>(times);
+    done += static_cast<double>(bounds.high) * static_cast<double>(times);
+  }
+  return asked > 0 ? done / asked : 1.0;
+}
+
+// The line of the first op that has one.
+std::string where(const trace::FusedProgram& program) {
+  for (const trace::ProgramPtr& node : program.nodes) {
+    if (std::string line = dispatch::line_of(dispatch::identity_of(*node)); !line.empty()) {
+      return line;
+    }
+  }
+  return "";
+}
+
 py::list fused_programs() {
   py::list out;
-  for (const trace::FusedPtr& program : cache::FusedCache::get().programs()) {
+  const std::vector<trace::FusedPtr> programs = cache::FusedCache::get().programs();
+  const Families families(programs);
+  for (const trace::FusedPtr& program : programs) {
     const State state = program->code.state();
     char fingerprint[20];
     std::snprintf(fingerprint, sizeof fingerprint, "%016llx",
@@ -62,6 +107,17 @@ py::list fused_programs() {
     item["sizes"] = program->bounds
                         ? py::cast(std::pair(program->bounds->low, program->bounds->high))
                         : py::none();
+    const auto family = families.of_program.find(program.get());
+    item["family"] =
+        family == families.of_program.end() ? py::object(py::none()) : py::cast(family->second);
+    const trace::FusedProgram::Service* service = program->service();
+    item["size"] = service == nullptr ? py::object(py::none()) : py::cast(service->size);
+    const auto members = families.members.find(program.get());
+    const bool serves = program->bounds && members != families.members.end();
+    item["members"] = serves ? py::cast(members->second) : py::object(py::none());
+    item["padding"] =
+        serves ? py::cast(padding_of(*program->bounds, members->second)) : py::object(py::none());
+    item["where"] = where(*program);
     item["static_because"] = static_because(*program);
     item["failure"] = state == State::kFailed ? program->code.failure() : std::string();
     out.append(std::move(item));

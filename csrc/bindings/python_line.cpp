@@ -238,24 +238,34 @@ std::string describe_line(IssueLine line) {
   return in_words(code, PyCode_Addr2Line(code, line.lasti));
 }
 
-std::string current_line() {
+namespace {
+
+// Whether a file came with Python or was installed: no line of the user's.
+bool is_installed(std::string_view file) {
+  return is_library(file) || file.find("/site-packages/") != file.npos ||
+         file.find("/dist-packages/") != file.npos;
+}
+
+// The innermost frame that is not `skipped`, else (`any`) the innermost one.
+std::string find_line(bool (*skipped)(std::string_view), bool any) {
   if (!Py_IsInitialized() || python_ends()) return "";
   Gil gil;
   PyFrameObject* innermost = PyEval_GetFrame();  // borrowed; null on autograd's threads
   if (innermost == nullptr) return "";
   PyFrameObject* frame = innermost;
   Py_INCREF(frame);
-  const auto library = [](PyFrameObject* of) {
+  const auto skip = [&](PyFrameObject* of) {
     PyCodeObject* code = PyFrame_GetCode(of);
-    const bool answer = is_library(view(code->co_filename));
+    const bool answer = skipped(view(code->co_filename));
     Py_DECREF(code);
     return answer;
   };
-  while (frame != nullptr && library(frame)) {
+  while (frame != nullptr && skip(frame)) {
     PyFrameObject* back = PyFrame_GetBack(frame);
     Py_DECREF(frame);
     frame = back;
   }
+  if (frame == nullptr && !any) return "";
   PyFrameObject* shown = frame != nullptr ? frame : innermost;
   PyCodeObject* code = PyFrame_GetCode(shown);
   const std::string text = in_words(code, PyFrame_GetLineNumber(shown));
@@ -263,5 +273,11 @@ std::string current_line() {
   Py_XDECREF(frame);
   return text;
 }
+
+}  // namespace
+
+std::string current_line() { return find_line(&is_library, /*any=*/true); }
+
+std::string user_line() { return find_line(&is_installed, /*any=*/false); }
 
 }  // namespace torch_tpu::bindings

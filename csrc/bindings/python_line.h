@@ -20,6 +20,8 @@ std::string describe_line(dispatch::IssueLine line);
 
 // The same for the calling thread's line right now, through Python's public API. Takes the GIL.
 std::string current_line();
+// And for its innermost frame outside all installed packages, or "".
+std::string user_line();
 
 // Code objects kept alive forever so that an IssueLine stays valid.
 constexpr size_t kMaxPinnedCode = 8192;

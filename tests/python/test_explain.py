@@ -106,7 +106,8 @@ def test_text():
     assert text.startswith("TorchTPU, strict mode, ")
     assert "5 launches, 5 programs in memory, 0.0% of calls had their program in memory" in text
     assert "input[0].shape[0]: 3, 5, 7, 9, 11 (self)" in text
-    assert "`input[0].shape[0]` of aten::cosh took 5 values: 3, 5, 7, 9, 11." in text
+    assert "size 3, 5, 7, 9 and 1 more (dim 0 of aten::cosh) at " in text
+    assert " for 1 op and 5 values. Pad it" in text
     assert max(map(len, text.splitlines())) < 200
 
 
@@ -114,9 +115,77 @@ def test_one_hint_for_a_size_that_runs_through_many_ops():
     for n in (3, 5, 7, 9):
         x = ones(n)
         torch.expm1(x), torch.log1p(x), torch.erf(x)  # of no other test
-    hints = [hint for hint in torch_tpu.explain().hints if "shape" in hint]
+    report = torch_tpu.explain()
+    hints = [hint for hint in report.hints if hint.startswith("size ")]
     assert len(hints) == 1
-    assert "(and of 2 more ops) took 4 values" in hints[0]
+    assert " for 3 ops and 4 values." in hints[0]
+    cause = next(cause for cause in report.causes if cause.kind == "change")
+    assert cause.values == ["3", "5", "7", "9"]
+    assert cause.ops == ["aten::erf", "aten::expm1", "aten::log1p"]
+    assert cause.value_waited[0] == 0  # the first step's
+    assert sum(cause.value_waited) == pytest.approx(cause.waited_seconds)
+
+
+EPOCH = """
+import torch, torch_tpu
+from torch import nn
+
+widths = (3, 8, 12, 16)
+layers = [nn.Conv2d(a, b, 3) for a, b in zip(widths, widths[1:])]
+parts = [part for layer in layers for part in (layer, nn.ReLU())]
+model = nn.Sequential(*parts, nn.Flatten(), nn.Linear(16, 4)).to("tpu")
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+def epoch(batches):
+    for n in batches:
+        loss = model(torch.zeros(n, 3, 7, 7).to("tpu")).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        loss.item()
+
+epoch([32] * 3 + [8])
+report = torch_tpu.explain()
+changes = [cause for cause in report.causes if cause.kind == "change"]
+assert [cause.text for cause in changes] == ["batch 32 → 8"], changes
+assert changes[0].where == "<string>:13 in epoch"
+assert changes[0].programs >= 1
+assert len(changes[0].ops) > 8
+hint = next(hint for hint in report.hints if "batch" in hint)
+assert "drop_last=True" in hint
+assert not any("16" in hint for hint in report.hints), report.hints
+assert "batch 32 → 8" in str(report)
+print("right")
+"""
+
+
+@pytest.mark.parametrize("mode", ["fused", "strict"])
+def test_the_batch_is_blamed_and_not_the_widths_of_layers(mode, run_python):
+    """In a process of its own, with nothing on disk."""
+    out = run_python(EPOCH, TORCH_TPU_MODE=mode, TORCH_TPU_CACHE_DIR="off")
+    assert out.strip().endswith("right")
+
+
+def test_families_name_sizes_bounds_and_padding(fused_mode):
+    torch_tpu.clear_programs()
+    w = ones(8, 4)
+    for n in (20, 24, 28, 30, 50, 60):
+        (torch.softmax(ones(n, 8) @ w, 0).mean(1) * 3).cpu()
+    programs = [p for p in torch_tpu.fused.programs() if p["bound"]]
+    assert [p["bound"] for p in programs] == [32, 64]
+    assert {n for p in programs for n in p["members"]} <= {20, 24, 28, 30, 50, 60}
+    for program in programs:
+        met = program["members"]
+        asked = sum(size * times for size, times in met.items())
+        done = program["bound"] * sum(met.values())
+        assert program["padding"] == pytest.approx(done / asked)
+        assert program["family"] == programs[0]["family"]
+    family = next(f for f in torch_tpu.explain().families if f.bounds)
+    assert [bound["bound"] for bound in family.bounds] == [32, 64]
+    assert family.runs == sum(p["runs"] for p in programs)
+    assert 1 < family.padding < 2
+    assert " in test_families_name_sizes_bounds_and_padding: (torch.softmax" in family.where
+    assert "32 (" in str(torch_tpu.explain())
 
 
 def test_nothing_happened():

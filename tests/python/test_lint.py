@@ -137,6 +137,26 @@ def test_shapes_that_change():
     assert "Python numbers" in hint.message
 
 
+def test_which_size_changes_and_what_to_do():
+    last = [(torch.zeros(n, 3, 128, 128), torch.zeros(n)) for n in (32, 32, 8)]
+    hint = only(torch_tpu.lint(lambda x, y: x.relu() + y[:, None, None, None], last), "shape")
+    assert "dim 0 changes: 32, 32, 8 (with it dim 0 of argument 1)" in hint.message
+    assert hint.fix.startswith("drop_last=True in the DataLoader, or pad the last batch from 8 to")
+    grows = [(torch.zeros(8, n, 128),) for n in (100, 101, 102)]
+    assert "static cache" in only(torch_tpu.lint(torch.relu, grows), "shape").fix
+    lengths = [(torch.zeros(8, n, 128),) for n in (100, 170, 120)]
+    hint = only(torch_tpu.lint(torch.relu, lengths), "shape")
+    assert hint.fix.startswith("torch_tpu.mark_dynamic(x, 1, max=170)")
+    assert "multiples of 128" in hint.fix
+    assert "3 shapes, or 2 where sizes are padded" in hint.cost
+    both = [(torch.zeros(b, n),) for b, n in ((8, 128), (8, 256), (16, 128))]
+    found = [f for f in torch_tpu.lint(torch.relu, both) if f.rule == "shape"]
+    assert len(found) == 2
+    assert all("2 sizes change on their own" in f.fix for f in found)
+    ranks = [(torch.zeros(8, 128),), (torch.zeros(128),)]
+    assert "number of dimensions" in only(torch_tpu.lint(torch.relu, ranks), "shape").fix
+
+
 def test_fallbacks():
     hint = only(torch_tpu.lint(torch.linalg.eigvals, (torch.zeros(8, 8),)), "fallback")
     assert "linalg_eig" in hint.message
@@ -214,6 +234,13 @@ def test_the_command(tmp_path, capsys):
     assert main(["lint", f"{script}:build", "--json", "--strict"]) == 1
     found = json.loads(capsys.readouterr().out)["findings"]
     assert found[0]["rule"] == "f32"
+    script.write_text(
+        "import torch\n"
+        "def build():\n"
+        "    return torch.relu, [(torch.zeros(n, 128),) for n in (32, 32, 8)]\n"
+    )
+    assert main(["lint", f"{script}:build"]) == 0
+    assert "drop_last=True" in capsys.readouterr().out
     assert main(["lint", f"{script}:other"]) == 2
     assert "no function other" in capsys.readouterr().err
     assert main(["lint", f"{script}:build", "--generation", "v9"]) == 2

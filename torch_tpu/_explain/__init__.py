@@ -46,7 +46,10 @@ def explain(
 
 
 def install() -> None:
-    """Obeys TORCH_TPU_EXPLAIN: a report at the end of the process."""
+    """Obeys TORCH_TPU_EXPLAIN: a report at the end of the process. A bad value of the variables
+    that compilations read is an error here, and not in the middle of a step."""
+    _C._env_compile_notice()
+    _C._env_log_compiles()
     target = _C._env_explain()
     if not target:
         return

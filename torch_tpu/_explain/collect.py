@@ -9,10 +9,15 @@ from pathlib import Path
 from typing import Any
 
 from torch_tpu import _C
+from torch_tpu._explain.causes import (
+    Cause,
+    Family,
+    cause_hints,
+    causes,
+    families,
+    family_hints,
+)
 from torch_tpu._stats import coverage, stats
-
-_MANY = 4  # distinct values of one field of a key before it is worth a hint
-_MAX_VALUE_HINTS = 10
 
 
 @dataclass(frozen=True)
@@ -71,6 +76,8 @@ class Explanation:
     misses: list[OpMisses]
     fallbacks: dict[str, dict[str, float]]
     reads: list[dict[str, Any]]
+    causes: list[Cause]
+    families: list[Family]
     hints: list[str]
     timeline: dict[str, Any]
     shown_programs: int = 20
@@ -112,6 +119,7 @@ def collect(programs: int = 20) -> Explanation:
     summary = _summary(journal)
     totals = _C._journal_totals()
     misses = _misses(totals)
+    reasons, alike = causes(), families()
     fallbacks = {op: use._asdict() for op, use in coverage().items()}
     return Explanation(
         summary=summary,
@@ -120,7 +128,9 @@ def collect(programs: int = 20) -> Explanation:
         misses=misses,
         fallbacks=fallbacks,
         reads=_reads(totals),
-        hints=_hints(summary, misses, fallbacks),
+        causes=reasons,
+        families=alike,
+        hints=_hints(summary, reasons, alike, fallbacks),
         timeline=_timeline(journal),
         shown_programs=programs,
     )
@@ -196,10 +206,13 @@ def _reads(totals: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _hints(
-    summary: dict[str, Any], misses: list[OpMisses], fallbacks: dict[str, dict[str, float]]
+    summary: dict[str, Any],
+    causes: list[Cause],
+    families: list[Family],
+    fallbacks: dict[str, dict[str, float]],
 ) -> list[str]:
     counts = summary["stats"]
-    hints = _value_hints(misses)
+    hints = cause_hints(causes, caches=bool(_C._cache_dir())) + family_hints(families)
     for name, use in fallbacks.items():
         times = f"{use['calls']} times" if use["calls"] > 1 else "once"
         hints.append(
@@ -222,30 +235,6 @@ def _hints(
             "TORCH_TPU_CACHE_SIZE."
         )
     return hints
-
-
-def _value_hints(misses: list[OpMisses]) -> list[str]:
-    """Fields of keys that keep changing. A size usually runs through many ops: one hint for all."""
-    varying: dict[tuple[str, ...], list[tuple[OpMisses, Change]]] = {}
-    for op in misses:
-        for change in op.changes:
-            if len(change.values) >= _MANY and not change.label.endswith((".dtype", ".dim()")):
-                varying.setdefault(tuple(change.values), []).append((op, change))
-    groups = sorted(varying.items(), key=lambda item: -len(item[0]) * len(item[1]))
-    return [_value_hint(values, found) for values, found in groups[:_MAX_VALUE_HINTS]]
-
-
-def _value_hint(values: tuple[str, ...], found: list[tuple[OpMisses, Change]]) -> str:
-    op, change = found[0]
-    others = len({other.op for other, _ in found} - {op.op})
-    more = f" (and of {others} more ops)" if others > 1 else " (and of one more)" if others else ""
-    shown = ", ".join(values[:6]) + (", …" if len(values) > 6 else "")
-    text = f"`{change.label}` of {op.op}{more} took {len(values)} values: {shown}."
-    if ".shape[" in change.label:
-        return f"{text} Each compiles a program: pad it to a few sizes."
-    if change.label.endswith(".storage_offset()"):
-        return f"{text} Each compiles a program: `index_select` takes the place as data."
-    return f"{text} Each compiles a program."
 
 
 def _timeline(journal: dict[str, Any]) -> dict[str, Any]:

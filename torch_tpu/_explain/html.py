@@ -22,6 +22,8 @@ def page(found: Explanation) -> str:
     sections = [
         _section("Hints", _list(found.hints)),
         _section("Timeline", _timeline(found)),
+        _section("Waiting for the compiler", _table(text.cause_rows(found))),
+        _section("Sizes that vary", _table(text.family_rows(found))),
         _section("Misses", _table(text.miss_rows(found))),
         _section("Programs", _table(text.program_rows(found, _MAX_PROGRAMS))),
         _section("Cuts", _table(text.cut_rows(found))),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from torch_tpu._explain.causes import place
 from torch_tpu._explain.collect import Change, Explanation, Program
 
 _SHOWN_OPS = 12
@@ -20,6 +21,14 @@ def report(found: Explanation) -> str:
     for title, rows in (
         (_title("Programs", found.shown_programs, len(found.programs)), program_rows(found)),
         ("Cuts", cut_rows(found)),
+        (
+            _title("Waiting for the compiler", _SHOWN_OPS, len(found.causes)),
+            cause_rows(found, _SHOWN_OPS),
+        ),
+        (
+            _title("Sizes that vary", _SHOWN_OPS, len(found.families)),
+            family_rows(found, _SHOWN_OPS),
+        ),
         (
             _title("Misses", _SHOWN_OPS, len(found.misses)),
             miss_rows(found, _SHOWN_OPS, _SHOWN_CHANGES),
@@ -142,6 +151,46 @@ def miss_rows(found: Explanation, ops: int | None = None, changes: int | None = 
         if changes is not None and len(op.changes) > changes:
             left = op.changes[changes:]
             rows.append(("", "", "", str(sum(c.count for c in left)), "other differences", ""))
+    return rows
+
+
+def cause_rows(found: Explanation, limit: int | None = None) -> list[Row]:
+    """What was waited for the compiler, by what changed and where."""
+    rows: list[Row] = [("waited", "compile", "programs", "ops", "because", "where")]
+    for cause in found.causes[:limit]:
+        rows.append(
+            (
+                seconds(cause.waited_seconds),
+                seconds(cause.compile_seconds),
+                str(cause.programs),
+                str(len(cause.ops)),
+                cause.text,
+                _shorten(place(cause.where)),
+            )
+        )
+    return rows
+
+
+def family_rows(found: Explanation, limit: int | None = None) -> list[Row]:
+    """Pieces that differ in sizes only: the sizes, and what serves them."""
+    rows: list[Row] = [
+        ("ops", "compile", "runs", "padding", "sizes met", "buffers for", "where"),
+    ]
+    for family in found.families[:limit]:
+        sizes = [str(size) for size in family.sizes]
+        more = len(sizes) - _SHOWN_VALUES
+        bounds = [f"{b['bound']} ({seconds(b['compile_seconds'])})" for b in family.bounds]
+        rows.append(
+            (
+                str(family.ops),
+                seconds(family.compile_seconds),
+                str(family.runs),
+                f"{family.padding:.2f}x",
+                ", ".join(sizes[:_SHOWN_VALUES]) + (f" and {more} more" if more > 0 else ""),
+                ", ".join(bounds) or f"one size each: {family.static_because or 'few met'}",
+                _shorten(place(family.where)),
+            )
+        )
     return rows
 
 

@@ -83,7 +83,8 @@ def run(
     generation: str,
 ) -> Lint:
     """Collects, then asks each rule."""
-    from torch_tpu._lint.rules import RULES, changing_shapes
+    from torch_tpu._lint.rules import RULES
+    from torch_tpu._lint.shapes import changing_shapes
 
     if generation not in GENERATIONS:
         raise AotError(f"no generation '{generation}'. Known ones: {', '.join(GENERATIONS)}.")

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
 from torch_tpu._lint.collect import HostRead, OpCall, Run
 from torch_tpu._lint.findings import Finding
@@ -17,7 +16,6 @@ from torch_tpu.aot.topologies import Generation
 LANES, SUBLANES = 128, 8
 # A read waits until the device has nothing left to do, and the device then waits for the host.
 _READ_SECONDS = 200e-6
-_COMPILE_SECONDS = 5.0
 _FALLBACK_SECONDS = 1e-3
 # float32 products are exact by default: six passes of bf16 instead of one.
 _F32_PASSES = {"highest": 6, "high": 3, "medium": 1}
@@ -211,46 +209,6 @@ def data_shapes(run: Run, g: Generation) -> list[Finding]:
         )
 
     return [one(r) for r in run.data_shapes]
-
-
-def changing_shapes(samples: list[tuple[Any, ...]], kwargs: dict[str, Any]) -> list[Finding]:
-    """Between the samples, and numbers among the arguments."""
-    out = []
-    nowhere = Line()
-    flat = [pytree.tree_leaves(s) for s in samples]
-    for number, values in enumerate(zip(*flat, strict=False)):
-        shapes = {tuple(v.shape) for v in values if isinstance(v, torch.Tensor)}
-        if len(shapes) > 1:
-            first, *_ = sorted(shapes)
-            dims = [d for d in range(len(first)) if len({s[d] for s in shapes if d < len(s)}) > 1]
-            out.append(
-                _finding(
-                    "shape",
-                    nowhere,
-                    "",
-                    message=f"argument {number} comes in {len(shapes)} shapes: "
-                    f"{', '.join(str(list(s)) for s in sorted(shapes)[:4])}",
-                    fix=f"torch_tpu.mark_dynamic(x, {dims[0] if dims else 0}, max=...) for one "
-                    "program with a bound, or pad to a few sizes, multiples of 128",
-                    cost_seconds=0.0,
-                    cost=f"a compilation per shape, about {_COMPILE_SECONDS:.0f} s each for a "
-                    "model, once",
-                )
-            )
-    numbers = [v for v in pytree.tree_leaves((samples[0], kwargs)) if type(v) in (int, float)]
-    if numbers:
-        out.append(
-            _finding(
-                "shape",
-                nowhere,
-                "",
-                message=f"{len(numbers)} of the arguments are Python numbers",
-                fix="pass those that change from call to call as tensors",
-                cost_seconds=0.0,
-                cost="compiled as one program, a compilation for each new value",
-            )
-        )
-    return out
 
 
 def fallbacks(run: Run, g: Generation) -> list[Finding]:

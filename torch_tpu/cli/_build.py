@@ -64,15 +64,17 @@ def _what(error: Exception, script: Path) -> str:
     return f"{text} (at {script}:{lines[-1]}; --traceback shows more)"
 
 
-def unpack(made: Any, name: str) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
-    """(model or step, args, kwargs) of what it returns."""
+def unpack(made: Any, name: str, samples: bool = False) -> tuple[Any, Any, dict[str, Any]]:
+    """(model or step, args, kwargs) of what it returns. With `samples` the arguments may be a list:
+    those of several calls."""
     if not isinstance(made, tuple) or len(made) not in (2, 3) or not callable(made[0]):
         raise UsageError(
             f"{name} must return (model, args) or (model, args, kwargs); the model may be a "
             f"torch_tpu.aot.TrainStep. It returned {type(made).__name__}"
         )
     model, args, *rest = made
-    if not isinstance(args, tuple):
+    several = samples and isinstance(args, list) and all(isinstance(a, tuple) for a in args)
+    if not isinstance(args, tuple) and not several:
         raise UsageError(f"the arguments that {name} returns must be a tuple: (x,) for one")
     kwargs = rest[0] if rest else {}
     if not isinstance(kwargs, dict):

@@ -18,6 +18,8 @@ docs/lint.md.
 
   def build():
       return MyModel(), (torch.zeros(8, 128),)          # or a dict of keywords as a third
+
+A list of such examples shows which sizes change, and what to do about it.
 """
 
 
@@ -44,7 +46,7 @@ def _run(args: argparse.Namespace) -> int:
     from torch_tpu.aot import AotError
 
     try:
-        model, call_args, kwargs = unpack(call_build(args.build), args.build)
+        model, call_args, kwargs = unpack(call_build(args.build), args.build, samples=True)
         found = run(model, call_args, kwargs, args.generation)
     except AotError as error:
         raise UsageError(str(error)) from error

@@ -10,6 +10,7 @@
 #include "csrc/dispatch/fuse/meet.h"
 #include "csrc/dispatch/fuse/padding.h"
 #include "csrc/dispatch/fuse/pending.h"
+#include "csrc/dispatch/report/waits.h"
 #include "csrc/dispatch/run/execute.h"
 #include "csrc/dispatch/run/scalar_pool.h"
 #include "csrc/trace/bounded.h"
@@ -82,6 +83,7 @@ Launcher::Chain find_chain(const trace::Segment& segment) {
 
 void Launcher::run(trace::Segment& segment, int device) {
   const uint32_t thread = segment.nodes.back().thread;
+  const Launching launching(segment);
   try {
     run_best(segment, device);
   } catch (...) {  // none is expected: nobody may be left waiting even so

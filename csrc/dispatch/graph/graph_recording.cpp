@@ -5,7 +5,9 @@
 
 #include <ATen/MemoryOverlap.h>
 
+#include "csrc/base/hash.h"
 #include "csrc/device/tensor.h"
+#include "csrc/dispatch/report/waits.h"
 #include "csrc/trace/view.h"
 
 namespace torch_tpu::dispatch {
@@ -207,6 +209,16 @@ CompiledPtr GraphRecording::finish(const std::string& name, bool share, size_t v
                                                   : Sharing::kArguments;
   std::string text = end(*program, sharing, made_->bounds_.empty() ? visible : results_.size());
   recorder_.reset();
+  uint64_t ops = made_->results_.size();
+  for (const auto& [op, times] : made_->ops_) {
+    ops = base::hash_combine(base::hash_combine(ops, base::hash_bytes(op)),
+                             static_cast<uint64_t>(times));
+  }
+  std::vector<GraphArgument> arguments;
+  for (const CompiledGraph::Input& input : made_->inputs_) {
+    arguments.push_back({static_cast<uint64_t>(input.view.dtype), input.view.geometry.sizes});
+  }
+  const CompilingGraph compiling(name, ops, arguments);
   compile_by_text(*program, std::move(text));
   made_->program_ = std::move(program);
   remember(made_);

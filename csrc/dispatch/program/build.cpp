@@ -19,6 +19,7 @@
 #include "csrc/dispatch/call/masks.h"
 #include "csrc/dispatch/program/keep.h"
 #include "csrc/dispatch/program/node.h"
+#include "csrc/dispatch/report/waits.h"
 #include "csrc/pjrt/runtime.h"
 #include "csrc/trace/lower.h"
 
@@ -131,14 +132,22 @@ pjrt::LoadedExecutable compile(const std::string& name, uint64_t fingerprint,
   pjrt::LoadedExecutable out = runtime.client().compile_with(
       text, quick ? runtime.quick_compile_options() : runtime.compile_options());
   seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  note_compile(name, fingerprint, seconds);
   return out;
 }
 
 void ensure_compiled(trace::Runnable& program) {
   trace::Code& code = program.code;
+  if (code.ready()) [[likely]]
+    return;
+  const Compiling compiling(program);
   while (!code.ready()) {
     if (!code.claim()) {
+      const int64_t start = base::journal::now_ns();
       code.wait();
+      if (code.ready() && code.origin() == trace::Code::Origin::kCompiled) {  // not loaded
+        note_wait(program, static_cast<double>(base::journal::now_ns() - start) * 1e-9);
+      }
       continue;
     }
     try {

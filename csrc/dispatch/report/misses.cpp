@@ -1,19 +1,20 @@
 #include "csrc/dispatch/report/misses.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <deque>
 #include <mutex>
 #include <unordered_map>
 
+#include "csrc/base/hash.h"
 #include "csrc/base/journal.h"
 #include "csrc/dispatch/call/mode.h"
+#include "csrc/dispatch/report/causes.h"
+#include "csrc/dispatch/report/waits.h"
 #include "csrc/trace/bounded.h"
 
 namespace torch_tpu::dispatch {
 namespace {
-
-using Words = std::vector<uint64_t>;
-using WordsPtr = std::shared_ptr<const Words>;
 
 // A training run has hundreds of programs; one that never settles must not fill the memory.
 constexpr size_t kMaxKept = 4096;
@@ -100,7 +101,83 @@ Miss describe(const Record& record) {
   return out;
 }
 
+// Of the last calls of the op, from whatever line, the one with the longest common beginning.
+WordsPtr nearest_of(const std::deque<WordsPtr>& recent, const Words& key) {
+  WordsPtr nearest;
+  size_t longest = 0;
+  for (const WordsPtr& other : recent) {
+    const size_t length = common_prefix(key, *other);
+    if (nearest == nullptr || length > longest) {
+      longest = length;
+      nearest = other;
+    }
+  }
+  return nearest;
+}
+
+// Which of its tensors are parameters, and of what sizes: layers that share a line differ in that.
+uint64_t parameters_of(const Frame& frame) {
+  uint64_t hash = 0;
+  for (size_t i = 0; i < frame.tensors.size(); ++i) {
+    c10::TensorImpl* impl = frame.tensors[i].impl;
+    if (impl == nullptr || !impl->requires_grad()) continue;
+    const at::Tensor tensor(
+        c10::intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>::reclaim_copy(impl));
+    if (!tensor.is_leaf()) continue;
+    hash = base::hash_combine(hash, i + 1);
+    for (const int64_t size : tensor.sizes()) {
+      hash = base::hash_combine(hash, static_cast<uint64_t>(size));
+    }
+  }
+  return hash;
+}
+
+// The call, whoever gets the memory of what it writes: that is decided later.
+uint64_t identity(const trace::Key& key, size_t donations_at, size_t num_tensors) {
+  Words words(key.data(), key.data() + key.size());
+  for (size_t i = 0; donations_at > 0 && i <= num_tensors / 64; ++i) {
+    if (donations_at + i < words.size()) words[donations_at + i] = 0;
+  }
+  return base::hash_words(words);
+}
+
+std::optional<Change> compare(const Op& op, const Words& before, const Words& after) {
+  const std::vector<Field> fields = key_fields(op, after);
+  std::optional<Difference> difference = first_difference(key_fields(op, before), fields);
+  if (!difference) return std::nullopt;
+  Change change{std::move(*difference), 0};
+  const std::string& label = change.difference.label;
+  if (const size_t at = label.rfind(".shape["); at != label.npos) {
+    const std::string rank = label.substr(0, at) + ".dim()";
+    for (const Field& field : fields) {
+      if (field.label == rank) change.rank = std::atoi(field.value.c_str());
+    }
+  }
+  return change;
+}
+
+// The nearest of the calls from the same line.
+WordsPtr explain(const Frame& frame, const Record& record) {
+  NewCall call;
+  call.name = frame.op.name;
+  call.where = record.where;
+  call.shown = shown_line(record.where);
+  call.what = frame.op.id;
+  call.parameters = parameters_of(frame);
+  call.identity = identity(frame.key, frame.donations_at, frame.tensors.size());
+  call.key = record.key;
+  const Explained found = explain_call(call, [&](const Words& before, const Words& after) {
+    return compare(frame.op, before, after);
+  });
+  note_thread_cause(found.cause);
+  return found.nearest;
+}
+
 }  // namespace
+
+uint64_t identity_of(const trace::Program& program) {
+  return identity(program.key, program.donations_at, program.num_tensors);
+}
 
 void note_miss(const Frame& frame) noexcept {
   try {
@@ -110,17 +187,11 @@ void note_miss(const Frame& frame) noexcept {
     record.time_ns = base::journal::now_ns();
     record.key = std::make_shared<Words>(frame.key.data(), frame.key.data() + frame.key.size());
     base::journal::add(base::journal::Kind::kMiss, frame.op.name, record.time_ns, 0);
+    record.nearest = explain(frame, record);
     Log& all = log();
     std::lock_guard lock(all.mutex);
     std::deque<WordsPtr>& recent = all.recent[frame.op.id];
-    size_t longest = 0;
-    for (const WordsPtr& other : recent) {
-      const size_t length = common_prefix(*record.key, *other);
-      if (record.nearest == nullptr || length > longest) {
-        longest = length;
-        record.nearest = other;
-      }
-    }
+    if (record.nearest == nullptr) record.nearest = nearest_of(recent, *record.key);
     recent.push_front(record.key);
     if (recent.size() > kRecentKeys) recent.pop_back();
     ++all.total;
@@ -149,6 +220,7 @@ uint64_t num_misses() noexcept {
 }
 
 void reset_misses() noexcept {
+  reset_causes();
   Log& all = log();
   std::lock_guard lock(all.mutex);
   all.records.clear();
@@ -156,6 +228,7 @@ void reset_misses() noexcept {
 }
 
 void forget_calls() noexcept {
+  forget_causes();
   Log& all = log();
   std::lock_guard lock(all.mutex);
   all.recent.clear();

@@ -15,6 +15,8 @@ namespace torch_tpu::dispatch {
 
 // On a miss, before the program is built.
 void note_miss(const Frame& frame) noexcept;
+// Under which causes.h knows the program's call.
+uint64_t identity_of(const trace::Program& program);
 
 struct Miss {
   std::string op;

@@ -8,6 +8,7 @@
 #include "csrc/base/hash.h"
 #include "csrc/base/journal.h"
 #include "csrc/cache/program_store.h"
+#include "csrc/dispatch/report/waits.h"
 #include "csrc/pjrt/runtime.h"
 #include "csrc/pjrt/sharded.h"
 
@@ -53,6 +54,7 @@ ShardedCode::ShardedCode(std::string name, const std::string& text,
   const auto start = std::chrono::steady_clock::now();
   loaded = pjrt::compile_sharded(pjrt::Runtime::get().client(), text, devices);
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
+  note_compile(name_, fingerprint_, took.count());
   if (loaded.num_outputs() != results) {
     throw std::runtime_error(name_ + ": the module has " + std::to_string(loaded.num_outputs()) +
                              " results, not " + std::to_string(results));
