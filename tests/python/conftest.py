@@ -17,6 +17,8 @@ import pytest
 os.environ.setdefault(
     "TORCH_TPU_CACHE_DIR", str(Path(__file__).resolve().parents[2] / "build" / "test-cache")
 )
+# Tests look at graphs as they are traced, or change how: none of them comes from an earlier test.
+os.environ.setdefault("TORCHINDUCTOR_AUTOGRAD_CACHE", "0")
 
 RunPython = Callable[..., str]
 

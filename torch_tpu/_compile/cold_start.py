@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from torch_tpu import _C
+from torch_tpu._compile import key
 from torch_tpu._replace import replace
 
 _frozen = False
@@ -109,6 +110,8 @@ def _freeze(_: Any) -> None:
     """A trace makes so many objects that Python looks for cycles among all there are, again and
     again: a tenth of the time. What was there before the trace is left out while it lasts."""
     global _frozen
+    if _C._is_initialized():
+        key.read_sources_ahead()
     _frozen = _C._is_initialized() and gc.isenabled() and gc.get_freeze_count() == 0
     if _frozen:
         gc.freeze()

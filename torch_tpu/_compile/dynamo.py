@@ -11,14 +11,15 @@ from typing import Any
 import torch
 from torch import fx
 from torch._dynamo.utils import counters, flatten_graph_inputs
+from torch._functorch._aot_autograd.schemas import SerializableAOTDispatchCompiler
 from torch._functorch.aot_autograd import aot_module_simplified
 
 import torch_tpu._compile.control_flow  # noqa: F401, for its handlers
 from torch_tpu._compile import cold_start, decompositions, hook, interface
 from torch_tpu._compile.collectives import SplitGraph, has_collectives
-from torch_tpu._compile.graph import CompiledGraph
 from torch_tpu._compile.options import Options
 from torch_tpu._compile.partition import partition
+from torch_tpu._compile.stored import StoredGraph, asking_cache, storable
 
 interface.register()
 hook.prepare_dynamo()
@@ -47,19 +48,25 @@ def _autograd(gm: Any, example_inputs: Sequence[Any], options: Options) -> Calla
         return functools.partial(_compile, kind=kind, options=options)
 
     counters["aot_autograd"]["total"] += 1
-    with _debug_log():
+    stored = storable(gm)
+    wrap = functools.partial(SerializableAOTDispatchCompiler, StoredGraph) if stored else _same
+    with _debug_log(), asking_cache(gm, options) if stored else contextlib.nullcontext():
         function = aot_module_simplified(
             gm,
             example_inputs,
-            fw_compiler=compiler("forward"),
-            bw_compiler=_untraced(compiler("backward")),
-            inference_compiler=compiler("inference"),
+            fw_compiler=wrap(compiler("forward")),
+            bw_compiler=wrap(_untraced(compiler("backward"))),
+            inference_compiler=wrap(compiler("inference")),
             decompositions=decompositions.table(),
             partition_fn=partition,
             keep_inference_input_mutations=True,
         )
     counters["aot_autograd"]["ok"] += 1
     return _disable(function)
+
+
+def _same(compiler: Any) -> Any:
+    return compiler
 
 
 def _untraced(compiler: Callable[..., Any]) -> Callable[..., Any]:
@@ -91,7 +98,7 @@ def _compile(
     counters["torch_tpu"][f"graphs_{kind}"] += 1
     if has_collectives(gm):
         return SplitGraph(gm, kind, options).function()
-    return CompiledGraph(gm, kind, options, _visible(kind)).function()
+    return StoredGraph(gm, kind, options, _visible(kind))
 
 
 def _visible(kind: str) -> int | None:

@@ -39,9 +39,16 @@ class CompiledGraph:
     """Knows the graph and its programs."""
 
     def __init__(
-        self, gm: fx.GraphModule, kind: str, options: Options, visible: int | None = None
+        self,
+        gm: fx.GraphModule,
+        kind: str,
+        options: Options,
+        visible: int | None = None,
+        *,
+        prepared: bool = False,
     ) -> None:
-        """`visible`: how many of the first results the caller sees; the others are for backward."""
+        """`visible`: how many of the first results the caller sees; the others are for backward.
+        `prepared`: the graph has been rewritten before."""
         self._gm = gm
         self._options = options
         self._kind = kind
@@ -56,11 +63,12 @@ class CompiledGraph:
         self._packs: list[list[fx.Node]] = []
         self._numbers: set[int] = set()  # results of programs that are numbers in the graph
         self._bounded: BoundedGraph | None = None
-        mark_random(gm)
         try:
-            vectorize(gm)
-            take_first(gm)
-            sum_one_hot(gm)
+            if not prepared:
+                mark_random(gm)
+                vectorize(gm)
+                take_first(gm)
+                sum_one_hot(gm)
             self._plan = make_plan(gm)
         except CannotPlanError as error:
             self._give_up(str(error))

@@ -80,7 +80,10 @@ def _is_arithmetic(node: fx.Node) -> bool:
 
 
 def _is_small(value: Any) -> bool:
-    return isinstance(value, torch.Tensor) and value.dim() <= 1 and value.numel() <= _FEW
+    if not isinstance(value, torch.Tensor) or value.dim() > 1:
+        return False
+    count = value.numel()
+    return isinstance(count, int) and count <= _FEW
 
 
 def _writes(node: fx.Node) -> bool:
