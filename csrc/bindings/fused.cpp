@@ -37,6 +37,22 @@ std::string static_because(const trace::FusedProgram& program) {
   return family ? family->refusal() : std::string();
 }
 
+// Of one size that varies a number, of two a tuple.
+py::object bound_of(const trace::FusedProgram& program) {
+  if (!program.bounds) return py::none();
+  const trace::Point& bound = program.bounds->bound;
+  if (program.bounds->symbols == 1) return py::cast(bound[0]);
+  return py::cast(std::pair(bound[0], bound[1]));
+}
+
+// From and to.
+py::object sizes_of(const trace::FusedProgram& program) {
+  if (!program.bounds) return py::none();
+  const trace::Point &low = program.bounds->low, &high = program.bounds->high;
+  if (program.bounds->symbols == 1) return py::cast(std::pair(low[0], high[0]));
+  return py::make_tuple(std::pair(low[0], high[0]), std::pair(low[1], high[1]));
+}
+
 py::list fused_programs() {
   py::list out;
   for (const trace::FusedPtr& program : cache::FusedCache::get().programs()) {
@@ -58,10 +74,8 @@ py::list fused_programs() {
     item["donated"] = program->donated.size();
     item["compile_seconds"] = state == State::kReady ? program->code.compile_seconds() : 0.0;
     item["news"] = dispatch::describe_news(*program);
-    item["bound"] = program->bounds ? py::cast(program->bounds->bound) : py::none();
-    item["sizes"] = program->bounds
-                        ? py::cast(std::pair(program->bounds->low, program->bounds->high))
-                        : py::none();
+    item["bound"] = bound_of(*program);
+    item["sizes"] = sizes_of(*program);
     item["static_because"] = static_because(*program);
     item["failure"] = state == State::kFailed ? program->code.failure() : std::string();
     out.append(std::move(item));

@@ -47,7 +47,7 @@ uint64_t Family::sights_needed(bool has_bounded) const {
   return distinct_ < kSizesToLearn ? 2 : distinct_ + 1;
 }
 
-Family::Variant* Family::find(const Numbers& numbers, int64_t& n) {
+Family::Variant* Family::find(const Numbers& numbers, Point& n) {
   for (auto at = variants_.rbegin(); at != variants_.rend(); ++at) {
     if (const auto size = solve(*at->forms, numbers)) {
       n = *size;
@@ -58,12 +58,12 @@ Family::Variant* Family::find(const Numbers& numbers, int64_t& n) {
 }
 
 // From the last different sizes, of which the piece is one.
-Family::Variant* Family::learn(const Numbers& numbers, size_t sizes_needed, int64_t& n) {
+Family::Variant* Family::learn(const Numbers& numbers, size_t sizes_needed, Point& n) {
   if (variants_.size() == kMaxVariants || recent_.size() < sizes_needed) return nullptr;
   if (recent_.back() != numbers) return nullptr;
   std::vector<const Numbers*> pieces;
   for (const Numbers& each : recent_) pieces.push_back(&each);
-  std::vector<int64_t> sizes;
+  std::vector<Point> sizes;
   auto forms = fit(pieces, sizes);
   if (!forms) return nullptr;
   Variant variant;
@@ -74,22 +74,32 @@ Family::Variant* Family::learn(const Numbers& numbers, size_t sizes_needed, int6
   return &variants_.back();
 }
 
-FusedPtr Family::known_program(const Variant& variant, int64_t n, int64_t bound) {
+// The one with the least room.
+FusedPtr Family::known_program(const Variant& variant, const Point& n, const Point& bound) {
+  FusedPtr best;
+  int64_t least = 0;
   for (const auto& [room, program] : variant.programs) {
-    if (room > bound * kMostRoom) break;
-    if (n >= program->bounds->low && n <= program->bounds->high) return program;
+    const bool fits = room[0] <= bound[0] * kMostRoom && room[1] <= bound[1] * kMostRoom;
+    if (!fits || !program->bounds->serves(n) || (best && room[0] * room[1] >= least)) continue;
+    best = program;
+    least = room[0] * room[1];
   }
-  return {};
+  return best;
 }
 
 // The first bound has to serve two sizes: then it is known that they go on changing. Null: it does
 // not.
 std::unique_ptr<Bounds> Family::first_bounds(const FusedProgram& piece, const Variant& variant,
-                                             int64_t n) {
-  const int64_t most = *std::prev(variant.met.upper_bound(n * kMostRoom));
-  auto bounds = std::make_unique<Bounds>(plan_bounds(piece, variant.forms, std::max(n, most)));
-  const auto served = std::ranges::count_if(
-      variant.met, [&](int64_t size) { return size >= bounds->low && size <= bounds->high; });
+                                             const Point& n) {
+  Point most = n;
+  for (const Point& met : variant.met) {
+    for (size_t s = 0; s < kMaxSymbols; ++s) {
+      if (met[s] <= n[s] * kMostRoom) most[s] = std::max(most[s], met[s]);
+    }
+  }
+  auto bounds = std::make_unique<Bounds>(plan_bounds(piece, variant.forms, most));
+  const auto served =
+      std::ranges::count_if(variant.met, [&](const Point& sizes) { return bounds->serves(sizes); });
   return served < 2 ? nullptr : std::move(bounds);
 }
 
@@ -106,7 +116,7 @@ Family::Service Family::serve(const FusedProgram& piece, bool soon) {
   if (variant == nullptr || !variant->refusal.empty()) return out;
   try {
     auto bounds = std::make_unique<Bounds>(plan_bounds(piece, variant->forms, out.n));
-    if (out.n < bounds->low || out.n > bounds->high) return out;
+    if (!bounds->serves(out.n)) return out;
     variant->met.insert(out.n);
     out.program = known_program(*variant, out.n, bounds->bound);
     if (out.program) return out;

@@ -39,7 +39,7 @@ class Family {
   struct Service {
     FusedPtr program;
     std::unique_ptr<Bounds> bounds;
-    int64_t n = 0;
+    Point n{};
   };
   Service serve(const FusedProgram& piece, bool soon);
   // The program for the bounds that serve() gave.
@@ -52,15 +52,15 @@ class Family {
  private:
   struct Variant {
     std::shared_ptr<const Forms> forms;
-    std::set<int64_t> met;                 // sizes
-    std::map<int64_t, FusedPtr> programs;  // by bound
+    std::set<Point> met;                 // sizes
+    std::map<Point, FusedPtr> programs;  // by bound
     std::string refusal;
   };
-  Variant* find(const Numbers& numbers, int64_t& n);
-  Variant* learn(const Numbers& numbers, size_t sizes, int64_t& n);
-  static FusedPtr known_program(const Variant& variant, int64_t n, int64_t bound);
+  Variant* find(const Numbers& numbers, Point& n);
+  Variant* learn(const Numbers& numbers, size_t sizes, Point& n);
+  static FusedPtr known_program(const Variant& variant, const Point& n, const Point& bound);
   static std::unique_ptr<Bounds> first_bounds(const FusedProgram& piece, const Variant& variant,
-                                              int64_t n);
+                                              const Point& n);
 
   const std::shared_ptr<const Key> structure_;
   mutable std::mutex mutex_;

@@ -48,7 +48,7 @@ trace::FusedPtr bounded_program(const FusedProgram& piece, const trace::Segment&
   auto program = c10::make_intrusive<FusedProgram>(segment, signature);
   program->new_bytes = bytes_of(bounds, piece, segment);
   program->bounds = std::make_unique<trace::Bounds>(bounds);
-  program->scalars.sizes = 1;
+  program->scalars.sizes = static_cast<uint32_t>(bounds.symbols);
   program->donated.clear();
   program->fingerprint = program->stable_key().hash();
   char name[32];
@@ -79,15 +79,18 @@ trace::FusedPtr load_or_lower(const FusedProgram& piece, const trace::Segment& s
 // Null, and the family knows why, when it cannot be had: the piece runs as it is.
 trace::FusedPtr make_bounded(const FusedProgram& piece, trace::Family& family,
                              const trace::Segment& segment, const trace::Signature& signature,
-                             trace::Bounds bounds, int64_t n) {
+                             trace::Bounds bounds, const trace::Point& n) {
   std::string text, refusal;
   trace::FusedPtr program = load_or_lower(piece, segment, signature, bounds, text, refusal);
   // What holds for all sizes up to the bound holds for small ones too. If not, for the upper half.
-  const int64_t upper_half = bounds.high - bounds.bound / 2 + 1;
-  if (!program && upper_half > bounds.low && n >= upper_half) {
-    bounds.low = upper_half;
-    program = load_or_lower(piece, segment, signature, bounds, text, refusal);
+  bool raised = false;
+  for (size_t s = 0; !program && s < bounds.symbols; ++s) {
+    const int64_t upper_half = bounds.high[s] - bounds.bound[s] / 2 + 1;
+    if (upper_half <= bounds.low[s] || n[s] < upper_half) continue;
+    bounds.low[s] = upper_half;
+    raised = true;
   }
+  if (raised) program = load_or_lower(piece, segment, signature, bounds, text, refusal);
   if (!program) {
     family.refuse(bounds.forms, refusal);
     return {};
@@ -102,7 +105,7 @@ trace::FusedPtr make_bounded(const FusedProgram& piece, trace::Family& family,
       cache::FusedCache::get().count_failure();
       TORCH_WARN(
           "Fused Eager could not compile ", program->name, " (", program->nodes.size(),
-          " ops, sizes up to ", program->bounds->bound,
+          " ops, sizes up to ", program->bounds->bound[0],
           "); there will be programs for single sizes instead. The compiler said: ", error.what());
       return {};
     }
