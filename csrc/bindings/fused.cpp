@@ -51,21 +51,24 @@ struct Families {
       const trace::FusedProgram::Service* service = piece->service();
       if (service == nullptr) continue;
       of_program[service->program.get()] = number;
-      members[service->program.get()][service->size] += piece->sights.load();
+      members[service->program.get()][service->sizes] += piece->sights.load();
     }
   }
 
   std::unordered_map<const trace::Family*, int> numbers;
   std::unordered_map<const trace::FusedProgram*, int> of_program;
-  std::unordered_map<const trace::FusedProgram*, std::map<int64_t, uint64_t>> members;
+  std::unordered_map<const trace::FusedProgram*, std::map<trace::Point, uint64_t>> members;
 };
 
 // What is computed over what is asked for: the sizes of the buffers over those met.
-double padding_of(const trace::Bounds& bounds, const std::map<int64_t, uint64_t>& members) {
+double padding_of(const trace::Bounds& bounds, const std::map<trace::Point, uint64_t>& members) {
   double asked = 0, done = 0;
   for (const auto& [size, times] : members) {
-    asked += static_cast<double>(size) * static_cast<double>(times);
-    done += static_cast<double>(bounds.high) * static_cast<double>(times);
+    const auto elements = [](const trace::Point& sizes) {
+      return static_cast<double>(sizes[0]) * static_cast<double>(sizes[1]);
+    };
+    asked += elements(size) * static_cast<double>(times);
+    done += elements(bounds.high) * static_cast<double>(times);
   }
   return asked > 0 ? done / asked : 1.0;
 }
@@ -78,6 +81,28 @@ std::string where(const trace::FusedProgram& program) {
     }
   }
   return "";
+}
+
+// Of one size that varies a number, of two a tuple.
+py::object sizes_in_python(const trace::Bounds& bounds, const trace::Point& sizes) {
+  if (bounds.symbols == 1) return py::cast(sizes[0]);
+  return py::cast(std::pair(sizes[0], sizes[1]));
+}
+
+// From and to, of each.
+py::object range_of(const trace::Bounds& bounds) {
+  const trace::Point &low = bounds.low, &high = bounds.high;
+  if (bounds.symbols == 1) return py::cast(std::pair(low[0], high[0]));
+  return py::make_tuple(std::pair(low[0], high[0]), std::pair(low[1], high[1]));
+}
+
+py::dict members_in_python(const trace::Bounds& bounds,
+                           const std::map<trace::Point, uint64_t>& members) {
+  py::dict out;
+  for (const auto& [sizes, times] : members) {
+    out[sizes_in_python(bounds, sizes)] = times;
+  }
+  return out;
 }
 
 py::list fused_programs() {
@@ -103,20 +128,22 @@ py::list fused_programs() {
     item["donated"] = program->donated.size();
     item["compile_seconds"] = state == State::kReady ? program->code.compile_seconds() : 0.0;
     item["news"] = dispatch::describe_news(*program);
-    item["bound"] = program->bounds ? py::cast(program->bounds->bound) : py::none();
-    item["sizes"] = program->bounds
-                        ? py::cast(std::pair(program->bounds->low, program->bounds->high))
-                        : py::none();
+    const trace::Bounds* bounds = program->bounds.get();
+    item["bound"] =
+        bounds == nullptr ? py::object(py::none()) : sizes_in_python(*bounds, bounds->bound);
+    item["sizes"] = bounds == nullptr ? py::object(py::none()) : range_of(*bounds);
     const auto family = families.of_program.find(program.get());
     item["family"] =
         family == families.of_program.end() ? py::object(py::none()) : py::cast(family->second);
     const trace::FusedProgram::Service* service = program->service();
-    item["size"] = service == nullptr ? py::object(py::none()) : py::cast(service->size);
+    item["size"] = service == nullptr ? py::object(py::none())
+                                      : sizes_in_python(*service->program->bounds, service->sizes);
     const auto members = families.members.find(program.get());
-    const bool serves = program->bounds && members != families.members.end();
-    item["members"] = serves ? py::cast(members->second) : py::object(py::none());
+    const bool serves = bounds != nullptr && members != families.members.end();
+    item["members"] =
+        serves ? py::object(members_in_python(*bounds, members->second)) : py::object(py::none());
     item["padding"] =
-        serves ? py::cast(padding_of(*program->bounds, members->second)) : py::object(py::none());
+        serves ? py::cast(padding_of(*bounds, members->second)) : py::object(py::none());
     item["where"] = where(*program);
     item["static_because"] = static_because(*program);
     item["failure"] = state == State::kFailed ? program->code.failure() : std::string();

@@ -32,6 +32,18 @@ Size operator*(const Size& a, int64_t b) {
   return out;
 }
 
+bool Size::divisible(int64_t by) const {
+  return constant % by == 0 &&
+         std::ranges::all_of(terms, [&](const auto& term) { return term.second % by == 0; });
+}
+
+Size operator/(const Size& a, int64_t b) {
+  Size out = a;
+  out.constant /= b;
+  for (auto& term : out.terms) term.second /= b;
+  return out;
+}
+
 void unproven(std::string_view op, std::string_view what, const Type& type) {
   std::string text = "[";
   text.append(op).append("] a dimension that varies: ").append(what).append(", ");
@@ -103,10 +115,53 @@ Size Builder::Impl::derived(Number::Kind kind, const Size& of, int64_t k) {
   number.kind = kind;
   number.of = of;
   number.k = k;
-  auto at = std::find(numbers.begin(), numbers.end(), number);
-  if (at == numbers.end()) at = numbers.insert(at, number);
   Size out;
-  out.terms = {{static_cast<int32_t>(at - numbers.begin()), 1}};
+  out.terms = {{this->number(std::move(number)), 1}};
+  return out;
+}
+
+int32_t Builder::Impl::number(Number number) {
+  const auto at = std::find(numbers.begin(), numbers.end(), number);
+  const auto index = static_cast<int32_t>(at - numbers.begin());
+  if (at == numbers.end()) numbers.push_back(std::move(number));
+  return index;
+}
+
+// Multiplied out, so that equal sizes are equal objects.
+Size Builder::times(const Size& a, const Size& b) {
+  const auto factors_of = [&](int32_t index) -> std::vector<int32_t> {
+    const Impl::Number& number = impl_->numbers.at(static_cast<size_t>(index));
+    if (number.kind == Impl::Number::Kind::kProduct) return number.factors;
+    return {index};
+  };
+  Size out = b * a.constant;
+  out.constant = a.constant * b.constant;
+  for (const auto& [left, left_factor] : a.terms) {
+    if (b.constant != 0) {
+      Size part;
+      part.terms = {{left, left_factor * b.constant}};
+      out = out + part;
+    }
+    for (const auto& [right, right_factor] : b.terms) {
+      Impl::Number number;
+      number.kind = Impl::Number::Kind::kProduct;
+      number.factors = factors_of(left);
+      const std::vector<int32_t> more = factors_of(right);
+      number.factors.insert(number.factors.end(), more.begin(), more.end());
+      std::sort(number.factors.begin(), number.factors.end());
+      Size part;
+      part.terms = {{impl_->number(std::move(number)), left_factor * right_factor}};
+      out = out + part;
+    }
+  }
+  return out;
+}
+
+Size Builder::size_of(const Axis& axis) {
+  Size out(1);
+  for (const Factor& factor : axis) {
+    out = times(out, factor.varies ? factor.size : Size(factor.extent));
+  }
   return out;
 }
 
@@ -144,6 +199,13 @@ Value Builder::size_value(const Size& size) {
       case Impl::Number::Kind::kMax:
         term = maximum(size_value(number.of), splat_int(number.k, type));
         break;
+      case Impl::Number::Kind::kProduct:
+        for (int32_t each : number.factors) {
+          Size one;
+          one.terms = {{each, 1}};
+          term = term.defined() ? multiply(term, size_value(one)) : size_value(one);
+        }
+        break;
     }
     if (factor != 1) term = multiply(term, splat_int(factor, type));
     sum = sum.defined() ? add(sum, term) : term;
@@ -169,6 +231,14 @@ int64_t Builder::evaluate(const Size& size, const std::vector<int64_t>& numbers)
         break;
       case Impl::Number::Kind::kMax:
         n = std::max(evaluate(number.of, numbers), number.k);
+        break;
+      case Impl::Number::Kind::kProduct:
+        n = 1;
+        for (int32_t each : number.factors) {
+          Size one;
+          one.terms = {{each, 1}};
+          n *= evaluate(one, numbers);
+        }
         break;
     }
     sum += factor * n;

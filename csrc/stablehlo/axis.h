@@ -10,7 +10,8 @@
 
 namespace torch_tpu::stablehlo {
 
-// A sum of runtime numbers and a constant. Equal sizes are equal objects, whatever led to them.
+// A sum of runtime numbers, or of products of such, and a constant. Equal sizes are equal objects,
+// whatever led to them.
 struct Size {
   int64_t constant = 0;
   std::vector<std::pair<int32_t, int64_t>> terms;  // (Builder's number, factor), sorted
@@ -18,12 +19,14 @@ struct Size {
   Size() = default;
   explicit Size(int64_t constant) : constant(constant) {}
   bool known() const { return terms.empty(); }
+  bool divisible(int64_t by) const;  // whatever the numbers are
   bool operator==(const Size&) const = default;
 };
 
 Size operator+(const Size& a, const Size& b);
 Size operator+(const Size& a, int64_t b);
 Size operator*(const Size& a, int64_t b);
+Size operator/(const Size& a, int64_t b);  // where it is divisible
 
 // The elements of a dimension as a box [f0, f1, ...] in row-major order; along each factor the
 // first `size` count. One factor: a prefix of the dimension. More come of merged dimensions.

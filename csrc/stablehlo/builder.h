@@ -154,14 +154,20 @@ class Builder {
   int64_t evaluate(const Size& size, const std::vector<int64_t>& numbers) const;
   // A number of the program as a size; n is s32[] and lies in the function's own scope.
   Size new_size(const Value& n);
+  Size times(const Size& a, const Size& b);
+  Size size_of(const Axis& axis);  // how many elements count
   // x again, where only the first `size` elements of the dimension count. Costs nothing.
   Value vary(const Value& x, int64_t dim, const Size& size);
   // x again, all elements of the dimension count: the caller knows.
   Value trust(const Value& x, int64_t dim);
   const Axis& axis(const Value& x, int64_t dim) const;  // of a dimension that varies
-  Value size_value(const Size& size);                   // s32[]
-  Value count(const Value& x, int64_t dim);             // s32[]: how many elements count
-  Value counts(const Value& x, int64_t dim);            // i1 of x's shape: which elements count
+  // The elements of x that count, moved along the dimension to where `to` says; they keep their
+  // order. `to` has as many, and the same extent.
+  Value relayout(const Value& x, int64_t dim, const Axis& to);
+  Value pack(const Value& x, int64_t dim);    // they come first
+  Value size_value(const Size& size);         // s32[]
+  Value count(const Value& x, int64_t dim);   // s32[]: how many elements count
+  Value counts(const Value& x, int64_t dim);  // i1 of x's shape: which elements count
   // x with `value` (a scalar of its dtype) in the elements that do not count along these dims.
   Value fill_rest(const Value& x, const Value& value, const Dims& dims);
 

@@ -15,14 +15,16 @@ struct Builder::Impl {
 
   // What sizes are made of: a number of the program, or computed of other sizes.
   struct Number {
-    enum class Kind : uint8_t { kGiven, kFloorDiv, kMin, kMax };
+    enum class Kind : uint8_t { kGiven, kFloorDiv, kMin, kMax, kProduct };
     Kind kind = Kind::kGiven;
     int32_t value = -1;  // kGiven
     Size of;
-    int64_t k = 0;  // for kGiven: how many were given before
+    int64_t k = 0;                 // for kGiven: how many were given before
+    std::vector<int32_t> factors;  // kProduct: numbers that are none, sorted
     bool operator==(const Number&) const = default;
   };
   Size derived(Number::Kind kind, const Size& of, int64_t k);
+  int32_t number(Number number);                     // its index; equal ones have one
   int32_t intern(Axis axis);                         // kWhole where nothing varies
   int32_t prefix(int64_t extent, const Size& size);  // the axis whose first elements count
   // Of a dimension that varies and was not merged with others.

@@ -53,6 +53,12 @@ Axes Builder::Impl::reshape_axes(const Type& from, const Dims& dims) {
         rest.push_back({factor.extent / need, false, {}});
         factor.extent = need;
         need = 1;
+      } else if (const int64_t inner = factor.extent / need;
+                 factor.extent % need == 0 && factor.size.divisible(inner)) {
+        rest.push_back({inner, false, {}});  // the first n rows of `inner` each
+        factor.extent = need;
+        factor.size = factor.size / inner;
+        need = 1;
       } else {
         unproven("reshape", "split into " + list_text(dims), from);
       }

@@ -12,7 +12,6 @@ namespace {
 
 using stablehlo::Builder;
 using stablehlo::Dims;
-using stablehlo::Size;
 using stablehlo::Type;
 using stablehlo::Unproven;
 using stablehlo::Value;
@@ -32,7 +31,7 @@ struct Boundary {
   std::vector<FormsRef> results;  // beside FusedProgram::alive
 };
 
-Boundary find_boundary(const FusedProgram& piece, const Forms& forms, int64_t n) {
+Boundary find_boundary(const FusedProgram& piece, const Forms& forms, const Point& n) {
   Boundary out;
   out.externals.resize(piece.num_externals);
   std::vector<FormsRef> outputs;
@@ -57,10 +56,6 @@ Boundary find_boundary(const FusedProgram& piece, const Forms& forms, int64_t n)
   return out;
 }
 
-// Sizes that are n and something: they share a bound, so that the cache of keys a step leaves is
-// as long as the one the next step takes.
-bool grows_with_n(const Form& form) { return form.c1 == 1 && form.c2 == 0; }
-
 }  // namespace
 
 int64_t next_bound(int64_t size, Grid grid) {
@@ -71,57 +66,80 @@ int64_t next_bound(int64_t size, Grid grid) {
   return std::max(kSmallestBound, (size + step - 1) / step * step);
 }
 
-Bounds plan_bounds(const FusedProgram& piece, std::shared_ptr<const Forms> forms, int64_t n,
-                   Grid grid) {
-  const Boundary boundary = find_boundary(piece, *forms, n);
-  int64_t most = 0;
-  bool any = false;
+bool Bounds::serves(const Point& sizes) const {
+  for (size_t s = 0; s < symbols; ++s) {
+    if (sizes[s] < low[s] || sizes[s] > high[s]) return false;
+  }
+  return true;
+}
+
+Bounds plan_bounds(const FusedProgram& piece, std::shared_ptr<const Forms> forms,
+                   const Point& sizes, Grid grid) {
+  const Boundary boundary = find_boundary(piece, *forms, sizes);
+  // Sizes that are n and something share a bound, so that the cache of keys a step leaves is as
+  // long as the one the next step takes.
+  Point most{};
+  std::array<bool, kMaxSymbols> any{};
   const auto look = [&](const std::vector<FormsRef>& all) {
-    for (FormsRef sizes : all) {
-      for (const Form& form : sizes) {
-        if (form.c1 < 0 || form.c2 != 0) {
-          throw Unproven("a size that does not grow in step with the one that varies");
-        }
-        if (!grows_with_n(form)) continue;
-        most = any ? std::max(most, form.c0) : form.c0;
-        any = true;
+    for (FormsRef each : all) {
+      for (const Form& form : each) {
+        const auto s = form.sum_with();
+        if (!s) continue;
+        most[*s] = any[*s] ? std::max(most[*s], form.constant()) : form.constant();
+        any[*s] = true;
       }
     }
   };
   look(boundary.externals);
   look(boundary.results);
   Bounds out;
-  out.bound = next_bound(n + most, grid);
-  out.high = out.bound - most;
-  out.low = 2;
+  out.symbols = count_symbols(*forms);
+  out.low.fill(1);
+  out.high.fill(1);
+  out.bound.fill(1);
+  for (size_t s = 0; s < out.symbols; ++s) {
+    out.bound[s] = next_bound(sizes[s] + most[s], grid);
+    out.high[s] = out.bound[s] - most[s];
+    out.low[s] = 2;
+  }
   // Sizes of 1 and 0 mean something else: they repeat, and strides beside them are free.
   FormsRef rest = *forms;
   for_each_node(piece, [&](size_t at, size_t) {
     Node node = piece.nodes[at]->node();
-    const NodeForms here = take_forms(rest, n, node);
-    const auto raise = [&](FormsRef sizes) {
-      for (const Form& form : sizes) {
+    const NodeForms here = take_forms(rest, sizes, node);
+    const auto raise = [&](FormsRef each) {
+      for (const Form& form : each) {
         if (!form.varies()) continue;
-        if (form.c1 < 0 || form.c2 < 0) throw Unproven("a size that shrinks as another one grows");
-        while (form.at(out.low) < 2 && out.low < out.high) ++out.low;
+        if (!grows(form, out.low, out.high)) {
+          throw Unproven("a size that shrinks as another one grows");
+        }
+        for (bool more = true; more && form.at(out.low) < 2;) {
+          more = false;
+          for (size_t s = 0; s < out.symbols; ++s) {
+            if (!form.has(s) || out.low[s] >= out.high[s]) continue;
+            ++out.low[s];
+            more = true;
+          }
+        }
       }
     };
     for (const TensorForms& tensor : here.tensors) {
       raise(tensor.sizes);
       raise(tensor.base);
     }
-    for (FormsRef sizes : here.results) raise(sizes);
+    for (FormsRef each : here.results) raise(each);
   });
-  const auto room = [&](FormsRef sizes) {
+  const auto room = [&](FormsRef each) {
     Shape dims;
-    if (!varies(sizes)) return dims;
-    for (const Form& form : sizes) {
-      dims.push_back(grows_with_n(form) ? out.bound : form.at(out.high));
+    if (!varies(each)) return dims;
+    for (const Form& form : each) {
+      const auto s = form.sum_with();
+      dims.push_back(s ? out.bound[*s] : form.at(out.high));
     }
     return dims;
   };
-  for (FormsRef sizes : boundary.externals) out.externals.push_back(room(sizes));
-  for (FormsRef sizes : boundary.results) out.results.push_back(room(sizes));
+  for (FormsRef each : boundary.externals) out.externals.push_back(room(each));
+  for (FormsRef each : boundary.results) out.results.push_back(room(each));
   out.forms = std::move(forms);
   return out;
 }
@@ -129,24 +147,22 @@ Bounds plan_bounds(const FusedProgram& piece, std::shared_ptr<const Forms> forms
 namespace {
 
 // From the buffer's size to what the ops compute with, and what counts of that.
-Value enter(Builder& b, Value value, FormsRef sizes, int64_t high, const Size& n) {
+Value enter(Builder& b, Value value, FormsRef sizes, const Point& high, const Symbols& symbols) {
   for (size_t d = 0; d < sizes.size(); ++d) {
     if (!sizes[d].varies()) continue;
     const auto dim = static_cast<int64_t>(d);
     value = b.slice_dim(value, dim, 0, sizes[d].at(high));
-    value = b.vary(value, dim, n * sizes[d].c1 + sizes[d].c0);
+    value = b.vary(value, dim, symbols.size_of(sizes[d]));
   }
   return value;
 }
 
+// Merged dimensions are packed: in a buffer what counts comes first.
 Value leave(Builder& b, Value value, const Shape& room) {
   if (room.empty()) return value;
   Dims high;
   for (int64_t d = 0; d < value.rank(); ++d) {
-    if (value.type().varies(d) && b.axis(value, d).size() != 1) {
-      throw Unproven("a result with merged dimensions, " + value.type().str());
-    }
-    value = b.trust(value, d);
+    value = b.trust(b.pack(value, d), d);
     high.push_back(room[static_cast<size_t>(d)] - value.dims()[static_cast<size_t>(d)]);
   }
   return b.pad(value, b.scalar(0, value.dtype()), Dims(high.size(), 0), high);
@@ -166,9 +182,9 @@ std::string lower_bounded(const FusedProgram& program) {
     externals.push_back(b.parameter(types[i]));
   }
   ScalarReader scalars(b, program.scalars);
-  const Size n = b.new_size(scalars.size());
+  const Symbols symbols(b, scalars, bounds.symbols);
   for (size_t i = 0; i < types.size(); ++i) {
-    externals[i] = enter(b, externals[i], boundary.externals[i], bounds.high, n);
+    externals[i] = enter(b, externals[i], boundary.externals[i], bounds.high, symbols);
   }
   FormsRef rest = *bounds.forms;
   const auto prepare = [&](Node& node, NodeInputs& inputs) {
@@ -178,7 +194,7 @@ std::string lower_bounded(const FusedProgram& program) {
         if (varies(sizes)) throw Unproven(node.name + " draws as many numbers as vary");
       }
     }
-    auto sizes = sized_node(b, node, std::move(forms), bounds, n);
+    auto sizes = sized_node(b, node, std::move(forms), bounds, symbols);
     inputs.sizes = sizes.get();
     return sizes;
   };

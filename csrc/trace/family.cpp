@@ -57,7 +57,7 @@ uint64_t Family::sights_needed(bool has_bounded) const {
   return distinct_ < kSizesToLearn ? 2 : distinct_ + 1;
 }
 
-Family::Variant* Family::find(const Numbers& numbers, int64_t& n) {
+Family::Variant* Family::find(const Numbers& numbers, Point& n) {
   for (auto at = variants_.rbegin(); at != variants_.rend(); ++at) {
     if (const auto size = solve(*at->forms, numbers)) {
       n = *size;
@@ -68,12 +68,12 @@ Family::Variant* Family::find(const Numbers& numbers, int64_t& n) {
 }
 
 // From the last different sizes, of which the piece is one.
-Family::Variant* Family::learn(const Numbers& numbers, size_t sizes_needed, int64_t& n) {
+Family::Variant* Family::learn(const Numbers& numbers, size_t sizes_needed, Point& n) {
   if (variants_.size() == kMaxVariants || recent_.size() < sizes_needed) return nullptr;
   if (recent_.back() != numbers) return nullptr;
   std::vector<const Numbers*> pieces;
   for (const Numbers& each : recent_) pieces.push_back(&each);
-  std::vector<int64_t> sizes;
+  std::vector<Point> sizes;
   auto forms = fit(pieces, sizes);
   if (!forms) return nullptr;
   Variant variant;
@@ -84,29 +84,41 @@ Family::Variant* Family::learn(const Numbers& numbers, size_t sizes_needed, int6
   return &variants_.back();
 }
 
-// The smallest that has code; else the smallest that is being compiled.
-FusedPtr Family::known_program(const Variant& variant, int64_t n) {
-  FusedPtr compiling;
+// Of those that have code the one with the least room; else the same of those being compiled.
+FusedPtr Family::known_program(const Variant& variant, const Point& n) {
+  FusedPtr best;
+  int64_t least = 0;
   for (const auto& [room, program] : variant.programs) {
-    if (room > std::max<int64_t>(n, 1) * kMostRoomOfOld) break;
-    if (n < program->bounds->low || n > program->bounds->high) continue;
-    if (program->code.ready()) return program;
-    if (program->code.state() != Code::State::kFailed && !compiling) compiling = program;
+    const bool fits = room[0] <= n[0] * kMostRoomOfOld && room[1] <= n[1] * kMostRoomOfOld;
+    if (!fits || !program->bounds->serves(n) || program->code.state() == Code::State::kFailed) {
+      continue;
+    }
+    const bool ready = program->code.ready();
+    const bool better = !best || (ready && !best->code.ready()) ||
+                        (ready == best->code.ready() && room[0] * room[1] < least);
+    if (!better) continue;
+    best = program;
+    least = room[0] * room[1];
   }
-  return compiling;
+  return best;
 }
 
 // The first bound has to serve two sizes: then it is known that they go on changing. Null: it does
 // not.
 std::unique_ptr<Bounds> Family::first_bounds(const FusedProgram& piece, const Variant& variant,
-                                             int64_t n, bool roomy) {
-  int64_t most = *std::prev(variant.met.upper_bound(n * kMostRoom));
-  if (roomy && n == *variant.met.rbegin()) {
-    most = std::max(most, std::min(n * kRoomToGrow, kLargestRoom));
+                                             const Point& n, bool roomy) {
+  Point room = n;
+  for (size_t s = 0; s < count_symbols(*variant.forms); ++s) {
+    bool grows = roomy;
+    for (const Point& met : variant.met) {
+      if (met[s] <= n[s] * kMostRoom) room[s] = std::max(room[s], met[s]);
+      grows = grows && met[s] <= n[s];
+    }
+    if (grows) room[s] = std::max(room[s], std::min(n[s] * kRoomToGrow, kLargestRoom));
   }
-  auto bounds = std::make_unique<Bounds>(plan_bounds(piece, variant.forms, std::max(n, most)));
-  const auto served = std::ranges::count_if(
-      variant.met, [&](int64_t size) { return size >= bounds->low && size <= bounds->high; });
+  auto bounds = std::make_unique<Bounds>(plan_bounds(piece, variant.forms, room));
+  const auto served =
+      std::ranges::count_if(variant.met, [&](const Point& sizes) { return bounds->serves(sizes); });
   return served < 2 ? nullptr : std::move(bounds);
 }
 
@@ -127,12 +139,12 @@ Family::Service Family::serve(const FusedProgram& piece, bool soon, bool roomy) 
     if (out.program) return out;
     auto bounds = variant->programs.empty() ? first_bounds(piece, *variant, out.n, roomy)
                                             : planned(piece, *variant, out.n, Grid::kPowers);
-    if (!bounds || out.n < bounds->low || out.n > bounds->high) return out;
+    if (!bounds || !bounds->serves(out.n)) return out;
     bounds->structure = structure_;
     out.bounds.push_back(std::move(*bounds));
     // What is not proven with so much room may be with less.
     Bounds tight = *planned(piece, *variant, out.n, Grid::kPowers);
-    if (tight.bound < out.bounds[0].bound) out.bounds.push_back(std::move(tight));
+    if (tight.bound != out.bounds[0].bound) out.bounds.push_back(std::move(tight));
   } catch (const stablehlo::Unproven& error) {
     variant->refusal = error.what();
   }
@@ -140,7 +152,7 @@ Family::Service Family::serve(const FusedProgram& piece, bool soon, bool roomy) 
 }
 
 std::unique_ptr<Bounds> Family::planned(const FusedProgram& piece, const Variant& variant,
-                                        int64_t n, Grid grid) const {
+                                        const Point& n, Grid grid) const {
   auto bounds = std::make_unique<Bounds>(plan_bounds(piece, variant.forms, n, grid));
   bounds->structure = structure_;
   return bounds;
@@ -150,7 +162,7 @@ FusedPtr Family::best(const FusedProgram::Service& service) const {
   const std::lock_guard lock(mutex_);
   for (const Variant& variant : variants_) {
     if (variant.forms != service.program->bounds->forms) continue;
-    FusedPtr known = known_program(variant, service.size);
+    FusedPtr known = known_program(variant, service.sizes);
     if (known && known->code.ready()) return known;
   }
   return service.program;
@@ -159,14 +171,16 @@ FusedPtr Family::best(const FusedProgram::Service& service) const {
 std::unique_ptr<Bounds> Family::plan_ahead(const FusedProgram& piece,
                                            const FusedProgram::Service& service, uint64_t sights) {
   const Bounds& have = *service.program->bounds;
-  const int64_t n = service.size;
-  const int64_t more = have.bound - have.high;  // of the largest size that grows with n
+  const Point& n = service.sizes;
   const std::lock_guard lock(mutex_);
   const auto at = std::ranges::find(variants_, have.forms, &Variant::forms);
   if (at == variants_.end() || !at->refusal.empty()) return {};
   const auto worth = [&](Grid grid, uint64_t needed) {
-    const int64_t bound = next_bound(n + more, grid);
-    if (bound >= have.bound || at->programs.contains(bound)) return false;
+    Point bound = have.bound;
+    for (size_t s = 0; s < have.symbols; ++s) {
+      bound[s] = next_bound(n[s] + have.bound[s] - have.high[s], grid);
+    }
+    if (bound == have.bound || at->programs.contains(bound)) return false;
     return (at->asked[bound] += sights > 1 ? kAgain : 1) >= needed;
   };
   try {
@@ -175,14 +189,33 @@ std::unique_ptr<Bounds> Family::plan_ahead(const FusedProgram& piece,
       out = planned(piece, *at, n, Grid::kPowers);
     } else if (worth(Grid::kQuarters, kAskedForQuarter)) {
       out = planned(piece, *at, n, Grid::kQuarters);
+    } else if (sights == 1) {
+      if (const auto next = next_sizes(*at, service)) {
+        out = planned(piece, *at, *next, Grid::kPowers);
+        return at->programs.contains(out->bound) ? nullptr : std::move(out);
+      }
     }
-    if (out) return n < out->low || n > out->high ? nullptr : std::move(out);
-    const bool grows = sights == 1 && n == *at->met.rbegin();
-    const bool is_largest = at->programs.rbegin()->first == have.bound;
-    if (grows && is_largest && (n + more) * 4 > have.bound * 3) {
-      return planned(piece, *at, have.high + 1, Grid::kPowers);
-    }
+    return out && out->serves(n) && !at->programs.contains(out->bound) ? std::move(out) : nullptr;
   } catch (const stablehlo::Unproven&) {  // not for those bounds
+    return {};
+  }
+}
+
+// Past the largest bound there is of a symbol, if the sizes grow and are near to it.
+std::optional<Point> Family::next_sizes(const Variant& variant,
+                                        const FusedProgram::Service& service) {
+  const Bounds& have = *service.program->bounds;
+  const Point& n = service.sizes;
+  for (size_t s = 0; s < have.symbols; ++s) {
+    bool grows = (n[s] + have.bound[s] - have.high[s]) * 4 > have.bound[s] * 3;
+    for (const Point& met : variant.met) grows = grows && met[s] <= n[s];
+    for (const auto& [bound, program] : variant.programs) {
+      grows = grows && bound[s] <= have.bound[s];
+    }
+    if (!grows) continue;
+    Point next = n;
+    next[s] = have.high[s] + 1;
+    return next;
   }
   return {};
 }

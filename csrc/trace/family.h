@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -41,7 +42,7 @@ class Family {
   struct Service {
     FusedPtr program;
     std::vector<Bounds> bounds;  // the best first
-    int64_t n = 0;
+    Point n{};
   };
   Service serve(const FusedProgram& piece, bool soon, bool roomy);
   // A program for bounds that serve() or plan_ahead() gave. It may still be without code.
@@ -61,17 +62,19 @@ class Family {
  private:
   struct Variant {
     std::shared_ptr<const Forms> forms;
-    std::set<int64_t> met;                 // sizes
-    std::map<int64_t, FusedPtr> programs;  // by bound, with and without code
-    std::map<int64_t, uint64_t> asked;     // by bound, of programs there are none of
+    std::set<Point> met;                 // sizes
+    std::map<Point, FusedPtr> programs;  // by bound, with and without code
+    std::map<Point, uint64_t> asked;     // by bound, of programs there are none of
     std::string refusal;
   };
-  Variant* find(const Numbers& numbers, int64_t& n);
-  Variant* learn(const Numbers& numbers, size_t sizes, int64_t& n);
-  static FusedPtr known_program(const Variant& variant, int64_t n);
+  Variant* find(const Numbers& numbers, Point& n);
+  Variant* learn(const Numbers& numbers, size_t sizes, Point& n);
+  static FusedPtr known_program(const Variant& variant, const Point& n);
   static std::unique_ptr<Bounds> first_bounds(const FusedProgram& piece, const Variant& variant,
-                                              int64_t n, bool roomy);
-  std::unique_ptr<Bounds> planned(const FusedProgram& piece, const Variant& variant, int64_t n,
+                                              const Point& n, bool roomy);
+  static std::optional<Point> next_sizes(const Variant& variant,
+                                         const FusedProgram::Service& service);
+  std::unique_ptr<Bounds> planned(const FusedProgram& piece, const Variant& variant, const Point& n,
                                   Grid grid) const;
 
   const std::shared_ptr<const Key> structure_;

@@ -69,11 +69,13 @@ Key FusedProgram::stable_key() const {
   Key key;
   if (bounds) {
     key.add(kBoundedTag);
-    for (int64_t number : {bounds->low, bounds->high, bounds->bound}) key.add(number);
+    for (const Point& point : {bounds->low, bounds->high, bounds->bound}) {
+      for (int64_t number : point) key.add(number);
+    }
     for (size_t i = 0; i < bounds->structure->size(); ++i) key.add(bounds->structure->data()[i]);
     for (const Form& form : *bounds->forms) {
       if (form.varies()) key.add(~uint64_t{0});
-      for (int64_t number : {form.c0, form.c1, form.c2}) {
+      for (int64_t number : form.terms) {
         key.add(number);
         if (!form.varies()) break;
       }

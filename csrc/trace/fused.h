@@ -11,12 +11,13 @@
 
 #include "csrc/trace/code.h"
 #include "csrc/trace/dependencies.h"
+#include "csrc/trace/form.h"
 #include "csrc/trace/trace.h"
 
 namespace torch_tpu::trace {
 
 // How the packed scalars of a fused program lie in its u32 array: f32 one word each, then s64 and
-// random states two words each, the lower one first, then the size that a bounded program runs
+// random states two words each, the lower one first, then the sizes that a bounded program runs
 // with.
 struct ScalarLayout {
   uint32_t f32 = 0;
@@ -70,10 +71,10 @@ struct FusedProgram final : public c10::intrusive_ptr_target {
 
   // Of a bounded program only: what it serves. Its nodes are those of the piece it was made for.
   std::unique_ptr<const Bounds> bounds;
-  // Of a piece: the program that serves it with others, and the size to run that with.
+  // Of a piece: the program that serves it with others, and the sizes to run that with.
   struct Service {
     c10::intrusive_ptr<FusedProgram> program;
-    int64_t size = 0;
+    Point sizes{};
   };
   const Service* service() const noexcept { return service_.load(std::memory_order_acquire); }
   // And those of the same structure. The threads that launch on several devices may ask for both at

@@ -126,6 +126,7 @@ class NodeLowering {
       if (tensor.neg) value = b_.negate(value);
       reads_.push_back(value);
     }
+    if (inputs_.sizes != nullptr) inputs_.sizes->arrange(reads_);
   }
 
   void check_bounded() {

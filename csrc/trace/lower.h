@@ -31,6 +31,8 @@ class NodeSizes {
   // The elements of tensor argument `tensor`, from its base.
   virtual stablehlo::Value read(size_t tensor, const stablehlo::Value& base,
                                 const Place& place) = 0;
+  // All that the op reads, once it is read: as the op can take it.
+  virtual void arrange(stablehlo::Values& reads) = 0;
   // The base with `update` in the place of that argument.
   virtual stablehlo::Value write(size_t tensor, const stablehlo::Value& base,
                                  const stablehlo::Value& update, const Place& place) = 0;

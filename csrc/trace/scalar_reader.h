@@ -10,7 +10,10 @@ namespace torch_tpu::trace {
 class ScalarReader {
  public:
   ScalarReader(stablehlo::Builder& b, const ScalarLayout& layout)
-      : b_(b), s64_(layout.f32), rng_(layout.f32 + 2 * layout.s64) {
+      : b_(b),
+        s64_(layout.f32),
+        rng_(layout.f32 + 2 * layout.s64),
+        sizes_(layout.words() - layout.sizes) {
     if (layout.words() > 0)
       words_ = b.parameter(stablehlo::Type(stablehlo::DType::kU32, {layout.words()}));
     if (layout.f64 > 0) f64s_ = b.parameter(stablehlo::Type(stablehlo::DType::kF64, {layout.f64}));
@@ -27,10 +30,10 @@ class ScalarReader {
     return out;
   }
 
-  // s32[]
-  stablehlo::Value size() {
-    const int64_t last = words_.dim(0) - 1;
-    return b_.convert(b_.reshape(b_.slice(words_, {last}, {last + 1}), {}), stablehlo::DType::kS32);
+  // s32[]: a size that the program runs with.
+  stablehlo::Value size(int64_t which) {
+    const int64_t at = sizes_ + which;
+    return b_.convert(b_.reshape(b_.slice(words_, {at}, {at + 1}), {}), stablehlo::DType::kS32);
   }
 
   stablehlo::Value rng_state() { return take_u64(rng_, 2); }
@@ -57,6 +60,7 @@ class ScalarReader {
   int64_t f64_ = 0;
   int64_t s64_;
   int64_t rng_;
+  int64_t sizes_;
 };
 
 }  // namespace torch_tpu::trace

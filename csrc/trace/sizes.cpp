@@ -1,10 +1,6 @@
 #include "csrc/trace/sizes.h"
 
-#include <algorithm>
-#include <cmath>
 #include <type_traits>
-
-#include "csrc/stablehlo/axis.h"
 
 namespace torch_tpu::trace {
 namespace {
@@ -152,7 +148,7 @@ bool describe(const Node& node, Numbers& numbers, Key& structure) {
   return true;
 }
 
-NodeForms take_forms(std::span<const Form>& forms, int64_t n, Node& node) {
+NodeForms take_forms(std::span<const Form>& forms, const Point& point, Node& node) {
   NodeForms out;
   const auto take = [&](size_t count) {
     const std::span<const Form> taken = forms.first(count);
@@ -174,114 +170,16 @@ NodeForms take_forms(std::span<const Form>& forms, int64_t n, Node& node) {
   }
   size_t next = 0;
   // Sizes are set before the strides beside them are looked at: a size that varies is not 1.
-  visit_shapes(node, [&](int64_t& number) { number = start[next++].at(n); });
+  visit_shapes(node, [&](int64_t& number) { number = start[next++].at(point); });
   for (NodeArg& arg : node.args) {
     for (const Form& form : take(count_numbers(arg.value))) arg.varies |= form.varies();
     for (ScalarArg& scalar : arg.scalars) {
       if (!scalar.known || !is_range_end(node, arg) || !end_of(*scalar.known)) continue;
-      const int64_t end = take(1)[0].at(n);
+      const int64_t end = take(1)[0].at(point);
       scalar.known = scalar.known->is_integer() ? base::Number(end) : static_cast<double>(end);
     }
   }
   return out;
-}
-
-namespace {
-
-// Two points lie on too many curves: only n + c, c n, c (n + d) and c n^2 are taken for the one.
-std::optional<Form> through_two(std::span<const int64_t> n, std::span<const int64_t> values) {
-  if (n[0] == 0) return {};
-  const Form square{0, 0, values[0] / (n[0] * n[0])};
-  if (square.c2 != 0 && square.at(n[0]) == values[0] && square.at(n[1]) == values[1]) return square;
-  const int64_t dn = n[1] - n[0];
-  const int64_t dv = values[1] - values[0];
-  if (dv % dn != 0) return {};
-  const Form line{values[0] - dv / dn * n[0], dv / dn, 0};
-  if (line.c0 % line.c1 != 0) return {};
-  return line;
-}
-
-std::optional<Form> through(std::span<const int64_t> n, std::span<const int64_t> values) {
-  if (n.size() == 2) return through_two(n, values);
-  const auto fits = [&](const Form& form) {
-    for (size_t i = 0; i < n.size(); ++i) {
-      if (form.at(n[i]) != values[i]) return false;
-    }
-    return true;
-  };
-  const int64_t dn = n[1] - n[0];
-  const int64_t dv = values[1] - values[0];
-  if (dv % dn == 0) {
-    const Form line{values[0] - dv / dn * n[0], dv / dn, 0};
-    if (fits(line)) return line;
-  }
-  // Divided differences.
-  const int64_t dn2 = n[2] - n[1];
-  const int64_t dv2 = values[2] - values[1];
-  if (dv % dn != 0 || dv2 % dn2 != 0 || (dv2 / dn2 - dv / dn) % (n[2] - n[0]) != 0) return {};
-  Form curve;
-  curve.c2 = (dv2 / dn2 - dv / dn) / (n[2] - n[0]);
-  curve.c1 = dv / dn - curve.c2 * (n[0] + n[1]);
-  curve.c0 = values[0] - curve.c1 * n[0] - curve.c2 * n[0] * n[0];
-  if (fits(curve)) return curve;
-  return {};
-}
-
-}  // namespace
-
-std::optional<Forms> fit(std::span<const Numbers* const> pieces, std::vector<int64_t>& n) {
-  const Numbers& first = *pieces[0];
-  // n is the number that changes least, so that the others are multiples of it.
-  size_t symbol = first.size();
-  int64_t least = 0;
-  for (size_t i = 0; i < first.size(); ++i) {
-    int64_t change = 0;
-    for (size_t p = 1; p < pieces.size(); ++p) {
-      change += std::abs((*pieces[p])[i] - (*pieces[p - 1])[i]);
-    }
-    if (change == 0 || (symbol < first.size() && change >= least)) continue;
-    symbol = i;
-    least = change;
-  }
-  if (symbol == first.size()) return {};
-  n.clear();
-  for (const Numbers* piece : pieces) n.push_back((*piece)[symbol]);
-  for (size_t i = 0; i < n.size(); ++i) {
-    if (std::find(n.begin(), n.begin() + static_cast<std::ptrdiff_t>(i), n[i]) !=
-        n.begin() + static_cast<std::ptrdiff_t>(i)) {
-      return {};  // another size varies too
-    }
-  }
-  Forms forms;
-  forms.reserve(first.size());
-  std::vector<int64_t> values(pieces.size());
-  for (size_t i = 0; i < first.size(); ++i) {
-    bool same = true;
-    for (size_t p = 0; p < pieces.size(); ++p) {
-      values[p] = (*pieces[p])[i];
-      same = same && values[p] == values[0];
-    }
-    if (same) {
-      forms.push_back({values[0], 0, 0});
-      continue;
-    }
-    const std::optional<Form> form = through(n, values);
-    if (!form) return {};
-    forms.push_back(*form);
-  }
-  return forms;
-}
-
-std::optional<int64_t> solve(const Forms& forms, const Numbers& numbers) {
-  std::optional<int64_t> n;
-  for (size_t i = 0; i < forms.size() && !n; ++i) {
-    if (forms[i] == Form{0, 1, 0}) n = numbers[i];
-  }
-  if (!n) return {};
-  for (size_t i = 0; i < forms.size(); ++i) {
-    if (forms[i].at(*n) != numbers[i]) return {};
-  }
-  return n;
 }
 
 }  // namespace torch_tpu::trace

@@ -288,6 +288,9 @@ def test_two_chains_and_what_lies_around_them(
         chains = [ops for ops in programs if all("_foreach_" in name for name in ops)]
         print(len(programs), len(chains))
     """
-    assert run_python(code, TORCH_TPU_CACHE_DIR=str(tmp_path)).split() == ["6", "2"]  # and three parts around them
+    assert run_python(code, TORCH_TPU_CACHE_DIR=str(tmp_path)).split() == [
+        "6",
+        "2",
+    ]  # and three parts around them
     # The whole is on disk now, and runs at once.
     assert run_python(code, TORCH_TPU_CACHE_DIR=str(tmp_path)).split() == ["1", "0"]

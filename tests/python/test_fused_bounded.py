@@ -415,3 +415,134 @@ def test_gradients_of_slices() -> None:
         return [loss.detach(), x.grad]
 
     check(work, range(17, 50, 3))
+
+
+PAIRS = [(40, 3), (61, 7), (33, 12), (50, 2), (18, 16), (64, 5), (22, 9), (47, 11)]
+
+
+def check_pairs(work: Callable[[int, int, str], list[Tensor]], bounded: bool = True) -> None:
+    """As check, for two sizes that vary on their own."""
+    before = counts()
+    for n, m in PAIRS:
+        got = [t.detach().cpu() for t in work(n, m, "tpu")]
+        torch.testing.assert_close(got, work(n, m, "cpu"), rtol=2e-4, atol=2e-5)
+    assert (since(before)["bounded_runs"] > 2) is bounded, static_reasons()
+
+
+def train(n: int, m: int, device: str) -> list[Tensor]:
+    """Attention over `m` sequences of `n` tokens, and the gradients of all weights."""
+    torch.manual_seed(0)
+    table = nn.Embedding(31, 16).to(device)
+    block = Block().to(device)
+    head = nn.Linear(16, 31).to(device)
+    ids = (draw(n, m, n).abs() * 10).long().clamp(max=30).to(device)
+    mask = torch.ones(64, 64).tril().to(device)
+    logits = head(block(table(ids), mask))
+    loss = F.cross_entropy(logits[:, :-1].reshape(-1, 31), ids[:, 1:].reshape(-1))
+    loss.backward()
+    everything = [*table.parameters(), *block.parameters(), *head.parameters()]
+    return [loss, *(p.grad for p in everything if p.grad is not None)]
+
+
+def test_two_sizes() -> None:
+    torch_tpu.fused.wait()
+    known = {p["name"] for p in bounded_programs()}
+    check_pairs(train)
+    made = [p for p in bounded_programs() if p["name"] not in known]
+    assert {p["bound"] for p in made} <= {(16, 64), (64, 16)}
+    (low, high), _ = made[0]["sizes"]
+    assert low < high
+
+
+@pytest.mark.parametrize(
+    "f",
+    [
+        lambda x: x.transpose(0, 1).reshape(-1, 6).cumsum(0) * 2,
+        lambda x: x.reshape(-1, 6).sort(0).values + 1,
+        lambda x: torch.cat([x, x[:, :1]], 1).reshape(-1, 6).softmax(0),
+        lambda x: x.flatten(0, 1).view(x.shape).amax(1) + x[:, -1] + x[-1],
+        lambda x: (x @ x.transpose(1, 2)).softmax(-1).sum((0, 1))[1:] * 2,
+        lambda x: x.permute(2, 1, 0).reshape(6, -1).mean(1) + x.sum((0, 1)) * x.shape[0],
+        lambda x: x[1:, 2:].exp().flip(1) + x[:-1, :-2],
+        lambda x: (x.view(-1)[: x.shape[0]] * 2).sum() + x.var(1).sum(),
+        lambda x: x.reshape(x.shape[1], -1).cumsum(0) + 1,
+    ],
+)
+def test_ops_and_views_of_two_sizes(f: Callable[[Tensor], Tensor]) -> None:
+    """Right in any case; which of them have bounded programs is another question."""
+    for n, m in [*PAIRS, (2, 2), (1, 5), (30, 1)]:
+        x = draw(n, m, n, 6)
+        want = f(x)
+        torch.testing.assert_close(f(x.to("tpu")).cpu(), want, rtol=2e-4, atol=2e-4)
+
+
+def test_a_batch_that_changes_once() -> None:
+    """Lengths first, then the batch too: a program for both serves what follows."""
+    w = {device: draw(1, 6, 6).to(device) for device in ("tpu", "cpu")}
+
+    def work(n: int, m: int, device: str) -> list[Tensor]:
+        x = draw(n, m, n, 6).to(device)
+        return [(x @ w[device]).softmax(1).sum((0, 1)), (x * 2).exp()]
+
+    for n, m in [(17, 4), (20, 4), (25, 4), (31, 4), (30, 7), (19, 9), (23, 4), (29, 8)]:
+        got = [t.cpu() for t in work(n, m, "tpu")]
+        torch.testing.assert_close(got, work(n, m, "cpu"), rtol=2e-4, atol=2e-5)
+    bounds = [p["bound"] for p in bounded_programs()]
+    assert 32 in bounds
+    assert (16, 32) in bounds or (32, 16) in bounds
+
+
+CUT = """
+import torch, torch_tpu
+from torch import nn
+torch_tpu.fused.set_limits(min_nodes=4, max_nodes=16)
+cpu = nn.Sequential(nn.Linear(8, 24), nn.Tanh(), nn.Linear(24, 8))
+tpu = nn.Sequential(nn.Linear(8, 24), nn.Tanh(), nn.Linear(24, 8))
+tpu.load_state_dict(cpu.state_dict())
+tpu = tpu.to("tpu")
+
+def work(net, x):
+    b, n, c = x.shape
+    for i in range(6):
+        rows = net(x.reshape(b * n, c))
+        q = rows.view(b, n, 2, 4).transpose(1, 2)
+        y = (q @ q.transpose(-1, -2)).softmax(-1) @ q
+        x = x + y.transpose(1, 2).reshape(b * n, c).view(b, n, c).sin()
+    loss = x.square().mean()
+    loss.backward()
+    return loss
+
+for n, b in {pairs}:
+    x = torch.randn(b, n, 8)
+    for net in (cpu, tpu):
+        net.zero_grad()
+    torch.testing.assert_close(work(tpu, x.to("tpu")).cpu(), work(cpu, x), rtol=1e-4, atol=1e-5)
+    for mine, theirs in zip(tpu.parameters(), cpu.parameters()):
+        torch.testing.assert_close(mine.grad.cpu(), theirs.grad, rtol=1e-3, atol=1e-4)
+programs = torch_tpu.fused.programs()
+print(sum(p["runs"] for p in programs if p["bound"] is not None))
+print({p["static_because"] for p in programs} - {""})
+"""
+
+
+@pytest.mark.parametrize("both", [False, True])
+def test_merged_dimensions_cross_a_cut(run_python: Callable[..., str], both: bool) -> None:
+    """What a piece merged, the next one splits again."""
+    pairs = PAIRS if both else [(n, 4) for n, _ in PAIRS]
+    runs, why = run_python(CUT.replace("{pairs}", str(pairs))).splitlines()[-2:]
+    assert int(runs) > 20, why
+    assert why == "set()"
+
+
+def test_a_square_of_the_size_that_varies() -> None:
+    """As vision transformers: a token beside the patches of images of many sizes."""
+    weight = {device: draw(3, 8, 3, 4, 4).to(device) for device in ("tpu", "cpu")}
+
+    def work(n: int, device: str) -> list[Tensor]:
+        image = draw(n, 2, 3, 4 * n, 4 * n).to(device)
+        patches = F.conv2d(image, weight[device], stride=4).flatten(2).transpose(1, 2)
+        tokens = torch.cat([patches.new_ones(2, 1, 8), patches], 1)
+        scores = F.scaled_dot_product_attention(tokens, tokens, tokens)
+        return [scores[:, 0], scores.cumsum(1)[:, -1], tokens[:, 1:].sum(1)]
+
+    check(work, range(3, 13))

@@ -41,7 +41,7 @@ class Family:
 
     where: str
     ops: int
-    sizes: dict[int, int] = field(default_factory=dict)  # how often each was met
+    sizes: dict[int | str, int] = field(default_factory=dict)  # how often each was met
     bounds: list[dict[str, Any]] = field(default_factory=list)
     compile_seconds: float = 0.0
     runs: int = 0  # as bounded programs
@@ -78,7 +78,8 @@ def families() -> list[Family]:
             continue
         members = program["members"] or {}
         for size, times in members.items():
-            family.sizes[size] = family.sizes.get(size, 0) + times
+            label = size if isinstance(size, int) else " x ".join(map(str, size))
+            family.sizes[label] = family.sizes.get(label, 0) + times
         family.runs += program["runs"]
         padding = program["padding"] or 1.0
         weights[number] = weights.get(number, 0.0) + padding * program["runs"]
@@ -94,11 +95,18 @@ def families() -> list[Family]:
     for number, family in found.items():
         if not family.bounds and pieces.get(number, 0) < 2:
             continue
-        family.sizes = dict(sorted(family.sizes.items()))
-        family.bounds.sort(key=lambda bound: bound["bound"])
+        family.sizes = dict(sorted(family.sizes.items(), key=lambda item: _order(item[0])))
+        family.bounds.sort(key=lambda bound: _order(bound["bound"]))
         family.padding = weights.get(number, 0.0) / family.runs if family.runs else 1.0
         out.append(family)
     return sorted(out, key=lambda f: -f.compile_seconds)
+
+
+def _order(size: int | str | tuple[int, int]) -> tuple[int, ...]:
+    """One size that varies, or two (as text, "3 x 40")."""
+    if isinstance(size, str):
+        return tuple(map(int, size.split(" x ")))
+    return (size,) if isinstance(size, int) else size
 
 
 def place(where: str) -> str:

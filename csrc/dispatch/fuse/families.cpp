@@ -1,5 +1,6 @@
 #include "csrc/dispatch/fuse/families.h"
 
+#include <algorithm>
 #include <bit>
 #include <cstdio>
 #include <mutex>
@@ -50,7 +51,7 @@ trace::FusedPtr bounded_program(const FusedProgram& piece, const trace::Segment&
   auto program = c10::make_intrusive<FusedProgram>(segment, signature);
   program->new_bytes = bytes_of(bounds, piece, segment);
   program->bounds = std::make_unique<trace::Bounds>(bounds);
-  program->scalars.sizes = 1;
+  program->scalars.sizes = static_cast<uint32_t>(bounds.symbols);
   program->donated.clear();
   program->fingerprint = program->stable_key().hash();
   char name[32];
@@ -72,7 +73,7 @@ bool compile_bounded(const trace::FusedPtr& program, Haste haste, std::string& r
     cache::FusedCache::get().count_failure();
     TORCH_WARN(
         "Fused Eager could not compile ", program->name, " (", program->nodes.size(),
-        " ops, sizes up to ", program->bounds->bound,
+        " ops, sizes up to ", program->bounds->bound[0],
         "); there will be programs for single sizes instead. The compiler said: ", error.what());
   } catch (const std::exception& error) {
     refusal = error.what();  // a lowering that takes other sizes than these
@@ -86,11 +87,14 @@ bool compile_bounded(const trace::FusedPtr& program, Haste haste, std::string& r
 // is.
 trace::FusedPtr make_bounded(const FusedProgram& piece, trace::Family& family,
                              const trace::Segment& segment, const trace::Signature& signature,
-                             std::vector<trace::Bounds> choices, int64_t n) {
+                             std::vector<trace::Bounds> choices, const trace::Point& n) {
   // What holds for all sizes up to a bound holds for small ones too. If not, for the upper half.
   trace::Bounds upper = choices.back();
-  upper.low = upper.high - upper.bound / 2 + 1;
-  if (upper.low > choices.back().low && n >= upper.low) choices.push_back(upper);
+  for (size_t s = 0; s < upper.symbols; ++s) {
+    const int64_t half = upper.high[s] - upper.bound[s] / 2 + 1;
+    if (n[s] >= half) upper.low[s] = std::max(upper.low[s], half);
+  }
+  if (upper.low != choices.back().low) choices.push_back(upper);
   std::string refusal;
   for (const trace::Bounds& bounds : choices) {
     trace::FusedPtr program = bounded_program(piece, segment, signature, bounds);
@@ -171,15 +175,17 @@ bool meet_family(const trace::FusedPtr& piece, const trace::Segment& segment,
     if (service.program) piece->serve({std::move(service.program), service.n});
   } else if (served != nullptr) {
     trace::FusedPtr best = family->best(*served);
-    if (best != served->program) piece->serve({std::move(best), served->size});
+    if (best != served->program) piece->serve({std::move(best), served->sizes});
   }
   served = piece->service();
   if (served == nullptr) return sights >= family->sights_needed(false);
   served->program->sights.fetch_add(1);
   if (served->program->code.quick()) improve_later(served->program);
   if (const auto bounds = family->plan_ahead(*piece, *served, sights)) {
-    const int64_t had = served->program->bounds->bound;
-    const bool much = bounds->bound > had || bounds->bound <= had / 2;
+    const trace::Point& had = served->program->bounds->bound;
+    const trace::Point& bound = bounds->bound;
+    const bool much =
+        bound[0] * bound[1] > had[0] * had[1] || bound[0] * bound[1] <= had[0] * had[1] / 2;
     make_ahead(*piece, *family, segment, signature, *bounds, much ? Haste::kSoon : Haste::kNone);
   }
   return sights >= family->sights_needed(true);

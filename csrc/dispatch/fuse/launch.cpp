@@ -242,7 +242,9 @@ bool Launcher::run_fused(const trace::FusedPtr& owner, const trace::FusedPtr& pi
     }
     c10::SmallVector<trace::ValuePtr, 2> packs;
     std::vector<uint32_t> words = pack_words(segment);
-    if (bounds != nullptr) words.push_back(static_cast<uint32_t>(piece->service()->size));
+    for (size_t s = 0; bounds != nullptr && s < bounds->symbols; ++s) {
+      words.push_back(static_cast<uint32_t>(piece->service()->sizes[s]));
+    }
     if (!words.empty())
       packs.push_back(upload_pack(DType::kU32, words.data(), words.size(), device));
     if (!segment.f64.empty()) {

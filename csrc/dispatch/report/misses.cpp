@@ -236,9 +236,14 @@ void forget_calls() noexcept {
 
 std::string describe_news(const trace::FusedProgram& program) {
   if (program.bounds) {
-    return "for sizes from " + std::to_string(program.bounds->low) + " to " +
-           std::to_string(program.bounds->high) + ", in buffers for " +
-           std::to_string(program.bounds->bound);
+    const trace::Bounds& bounds = *program.bounds;
+    const auto text = [&](const trace::Point& sizes) {
+      std::string out = std::to_string(sizes[0]);
+      for (size_t s = 1; s < bounds.symbols; ++s) out += " x " + std::to_string(sizes[s]);
+      return out;
+    };
+    return "for sizes from " + text(bounds.low) + " to " + text(bounds.high) + ", in buffers for " +
+           text(bounds.bound);
   }
   const trace::FusedProgram::News& news = program.news;
   if (news.alone) return "no program like it before";

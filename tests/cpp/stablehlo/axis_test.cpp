@@ -36,6 +36,16 @@ TEST_F(Axes, SizesAreSums) {
   EXPECT_EQ(b.evaluate(size * 3 + 4, {5}), 19);
 }
 
+TEST_F(Axes, ProductsAreMultipliedOut) {
+  const Size other = b.new_size(n + n);
+  EXPECT_EQ(b.times(size + 1, other), b.times(other, size) + other);
+  EXPECT_EQ(b.times(b.times(size, other), size), b.times(other, b.times(size, size)));
+  EXPECT_EQ(b.times(size, Size(0)), Size(0));
+  EXPECT_EQ(b.evaluate(b.times(size + 2, other * 3) + 1, {5, 7}), 148);
+  const Value rows = b.vary(data, 0, size * 2);  // the first n pairs of rows
+  EXPECT_EQ(b.axis(b.reshape(rows, {4, 2, 4}), 0)[0].size, size);
+}
+
 TEST_F(Axes, TheTextIsStatic) {
   EXPECT_EQ(x.type().str(), "tensor<<=8x4xf32>");
   const std::string text = b.finish({b.exponential(x)});
@@ -102,6 +112,19 @@ class AxesRun : public RunTest {
   }
   Size size;
 };
+
+TEST_F(AxesRun, RelayoutKeepsTheOrder) {
+  const Value x = rows({2, 8, 2}, 1);
+  const Value merged = b.reshape(x, {16, 2});
+  const Value packed = b.pack(merged, 0);
+  EXPECT_EQ(b.axis(packed, 0).size(), 1u);
+  const Value again = b.reshape(b.relayout(packed, 0, b.axis(merged, 0)), {2, 8, 2});
+  std::vector<float> counted(12);
+  for (size_t i = 0; i < counted.size(); ++i) counted[i] = static_cast<float>(i);
+  EXPECT_EQ(first(packed, 12), counted);
+  EXPECT_EQ(first(b.pack(b.reshape(again + 0.0, {16, 2}), 0), 12), counted);
+  EXPECT_THROW(b.relayout(packed, 0, {{16, true, size}}), Unproven);
+}
 
 TEST_F(AxesRun, Reductions) {
   const Value x = rows();
