@@ -52,6 +52,19 @@ def test_elements_written_one_by_one() -> None:
     check(work, range(20), range(20, 63), most=20)
 
 
+def test_rows_of_memory_that_was_never_written() -> None:
+    def work(device: str, places: range) -> list[Tensor]:
+        out = []
+        for i in places:
+            x = torch.empty(96, 3, device=device)
+            x[i] = i
+            x[i, 1:] += 1
+            out.append(x[i])
+        return out
+
+    check(work, range(1, 9), range(48, 60), most=8)
+
+
 def test_rows_read_one_by_one() -> None:
     def work(device: str, places: range) -> list[Tensor]:
         x = torch.arange(96.0 * 3).reshape(96, 3).to(device)

@@ -180,8 +180,17 @@ at::Scalar local_scalar_dense(const at::Tensor& self) {
   return at::_local_scalar_dense(device::host_view(self));
 }
 
+// The same elements in the same order: what is left of `x[i] += 1` after the addition.
+bool is_itself(const at::Tensor& self, const at::Tensor& src) {
+  return self.is_same(src) ||
+         (src.device() == self.device() && src.is_alias_of(self) &&
+          src.storage_offset() == self.storage_offset() && src.dtype() == self.dtype() &&
+          src.sizes() == self.sizes() && src.strides() == self.strides() &&
+          src.is_conj() == self.is_conj() && src.is_neg() == self.is_neg());
+}
+
 at::Tensor& copy_(at::Tensor& self, const at::Tensor& src, bool non_blocking) {
-  if (self.is_same(src)) return self;
+  if (is_itself(self, src)) return self;
   TORCH_CHECK_NOT_IMPLEMENTED(!src.is_meta(), "Cannot copy out of meta tensor; no data!");
   copy_from(src, self, non_blocking);
   return self;
