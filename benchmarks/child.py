@@ -72,6 +72,7 @@ class Worker:
         with selectors.DefaultSelector() as selector:
             selector.register(self._process.stdout, selectors.EVENT_READ)
             if not selector.select(self._timeout):
+                self._process.kill()  # what it still computes would slow the others
                 raise WorkerError(f"no answer within {self._timeout:.0f} s")
         line = self._process.stdout.readline()
         if not line:

@@ -46,7 +46,8 @@ class Family:
     compile_seconds: float = 0.0
     runs: int = 0  # as bounded programs
     padding: float = 1.0  # work done over work asked for, by runs
-    own_programs: int = 0  # compiled for one size
+    pieces: int = 0  # that were met
+    own_programs: int = 0  # compiled for one of them
     static_because: str = ""
 
 
@@ -63,7 +64,6 @@ def families() -> list[Family]:
     """Those that have met several sizes, or have a bounded program."""
     found: dict[int, Family] = {}
     weights: dict[int, float] = {}
-    pieces: dict[int, int] = {}
     for program in _C._fused_programs():
         number = program["family"]
         if number is None:
@@ -71,7 +71,7 @@ def families() -> list[Family]:
         family = found.setdefault(number, Family(program["where"], len(program["ops"])))
         family.compile_seconds += program["compile_seconds"]
         if program["bound"] is None:
-            pieces[number] = pieces.get(number, 0) + 1
+            family.pieces += 1
             family.static_because = family.static_because or program["static_because"]
             if program["state"] == "ready":
                 family.own_programs += 1
@@ -93,7 +93,7 @@ def families() -> list[Family]:
         )
     out = []
     for number, family in found.items():
-        if not family.bounds and pieces.get(number, 0) < 2:
+        if not family.bounds and family.pieces < 2:
             continue
         family.sizes = dict(sorted(family.sizes.items(), key=lambda item: _order(item[0])))
         family.bounds.sort(key=lambda bound: _order(bound["bound"]))
@@ -169,10 +169,10 @@ def family_hints(found: list[Family]) -> list[str]:
                 f"{family.padding:.2g} times the work. Pad to sizes just below them, or keep "
                 "lengths close together."
             )
-        if family.static_because and family.own_programs > 1:
+        if family.static_because and family.pieces > 2:
             hints.append(
-                f"{family.ops} ops{where} have {family.own_programs} programs, one per size "
-                f"({family.compile_seconds:.2g} s): {family.static_because}."
+                f"{family.ops} ops{where} came with {family.pieces} sizes, and no program serves "
+                f"several of them: {family.static_because}."
             )
     return hints[:_MAX_HINTS]
 

@@ -391,7 +391,7 @@ std::string advice(const Cause& cause) {
     return "torch_tpu.mark_dynamic(x, " + std::to_string(dim) +
            ") makes one program for many sizes.";
   }
-  return "Pad it to a few sizes, such as multiples of 64.";
+  return "Pad it to a few sizes (multiples of 64).";
 }
 
 }  // namespace torch_tpu::dispatch
