@@ -224,12 +224,15 @@ Explained explain_call(const NewCall& call, const Compare& compare) {
   const Call* near = nearest_call(calls, *call.key, all.step);
   if (near != nullptr) out.nearest = near->key;
   const bool first = near == nullptr || (call.parameters == 0 && !call.graph && all.first);
-  if (call.parameters != 0) {
+  std::optional<Change> change;
+  if (!first) change = compare(*near->key, *call.key);
+  // The same parameters with another size of the data: not the first time. With other strides it
+  // may be: layers alike, the data of one of them a view.
+  const bool resized = change && change->difference.label.find(".shape[") != std::string::npos;
+  if (call.parameters != 0 && (first || resized)) {
     all.first = first;
     all.first_steps = kFirstSteps;
   }
-  std::optional<Change> change;
-  if (!first) change = compare(*near->key, *call.key);
   if (change && !is_harmless(change->difference)) {
     out.cause = change_cause(all, call, site, *change, distance(*near->key, *call.key).pair);
   } else {
