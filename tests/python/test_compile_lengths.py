@@ -139,3 +139,18 @@ def test_traced_layout_where_sizes_vary() -> None:
     actual = losses_and_gradients(compiled, model, "tpu", (20, 27))
     for want, have in zip(expected, actual, strict=True):
         torch.testing.assert_close(have, want, rtol=1e-3, atol=1e-5)
+
+
+def test_small_last_batch_keeps_its_program() -> None:
+    model = nn.Linear(4, 3).to("tpu")
+    compiled = torch.compile(model, backend="tpu")
+
+    def step(n: int) -> int:
+        before = torch_tpu.stats()["compiles"]
+        compiled(torch.ones(n, 4, device="tpu")).sum().backward()
+        return int(torch_tpu.stats()["compiles"] - before)
+
+    for n in (32, 32, 8, 32):
+        step(n)
+    assert [step(n) for n in (8, 32, 32, 8)] == [0, 0, 0, 0]
+    assert counters["torch_tpu"]["graphs_forward"] == 2

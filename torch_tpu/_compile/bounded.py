@@ -54,6 +54,7 @@ class BoundedGraph:
         self._numbers, self._sources = _numbers_of(plan)
         self._ranges = _ranges_of(plan, self._numbers.symbols)
         self._seen = [0] * len(self._ranges)  # the only value so far; -1: there were several
+        self._exact: list[set[int]] = [set() for _ in self._ranges]  # small ones with a program
         self._prepare()
         self._evaluate = compile_expressions(self._numbers.symbols, self._numbers.expressions)
         self._floats = compile_expressions(self._numbers.symbols, self._numbers.floats)
@@ -122,13 +123,17 @@ class BoundedGraph:
 
     def _range(self, i: int, value: int) -> tuple[int, int]:
         """The bound and the smallest size it serves. A small size that was never another one may
-        well be a constant, and would be padded most: it is taken as it is."""
+        well be a constant, and would be padded most: it is taken as it is, and stays so where
+        others follow: the last batch of an epoch has its program."""
         seen = self._seen[i]
         if seen == 0:
             self._seen[i] = seen = value
         elif value != seen:
             self._seen[i] = seen = -1
+        if value in self._exact[i]:
+            return value, value
         if seen > 0 and value < SMALLEST and self.keep_small:
+            self._exact[i].add(value)
             return value, value
         return bucket(value, *self._ranges[i])
 
