@@ -48,11 +48,13 @@ class BoundedGraph:
         self._plan = plan
         self._name = name
         self._visible = visible
-        self._programs: dict[tuple[tuple[int, int], ...], list[_Program]] = {}
+        self._programs: dict[tuple[Any, ...], list[_Program]] = {}
+        self._together = False  # whether symbols of one value are taken for one
         self.keep_small = True
         self._numbers, self._sources = _numbers_of(plan)
         self._ranges = _ranges_of(plan, self._numbers.symbols)
         self._seen = [0] * len(self._ranges)  # the only value so far; -1: there were several
+        self._exact: list[set[int]] = [set() for _ in self._ranges]  # small ones with a program
         self._prepare()
         self._evaluate = compile_expressions(self._numbers.symbols, self._numbers.expressions)
         self._floats = compile_expressions(self._numbers.symbols, self._numbers.floats)
@@ -86,13 +88,23 @@ class BoundedGraph:
     def __call__(self, args: list[Any]) -> list[Any]:
         """Raises UnprovenError."""
         values = [source(args) for source in self._sources]
-        key = tuple(self._range(i, value) for i, value in enumerate(values))
+        ranges = tuple(self._range(i, value) for i, value in enumerate(values))
+        key = (ranges, self._equal(values, ranges))
         numbers = self._evaluate(*values)
         tensors = [arg for arg in args if isinstance(arg, torch.Tensor)]
         floats = self._floats(*values)
         program, results = self._find(key, tensors, numbers, floats)
         if results is None:
-            program = self._record(args, key)
+            try:
+                program = self._record(args, *key)
+            except UnprovenError:
+                # Two arguments that are always equally long may have a symbol each: a mask and
+                # what it is for.
+                together = (ranges, _first_of_each(values, ranges))
+                if together == key:
+                    raise
+                program = self._record(args, *together)
+                self._together, key = True, together
             self._programs.setdefault(key, []).append(program)
             results = program.graph.run_bounded(tensors, numbers, floats)
             assert results is not None
@@ -111,18 +123,25 @@ class BoundedGraph:
 
     def _range(self, i: int, value: int) -> tuple[int, int]:
         """The bound and the smallest size it serves. A small size that was never another one may
-        well be a constant, and would be padded most: it is taken as it is."""
+        well be a constant, and would be padded most: it is taken as it is, and stays so where
+        others follow: the last batch of an epoch has its program."""
         seen = self._seen[i]
         if seen == 0:
             self._seen[i] = seen = value
         elif value != seen:
             self._seen[i] = seen = -1
+        if value in self._exact[i]:
+            return value, value
         if seen > 0 and value < SMALLEST and self.keep_small:
+            self._exact[i].add(value)
             return value, value
         return bucket(value, *self._ranges[i])
 
+    def _equal(self, values: list[int], ranges: Any) -> tuple[int, ...]:
+        return _first_of_each(values, ranges) if self._together else tuple(range(len(values)))
+
     def _find(
-        self, key: tuple[tuple[int, int], ...], tensors: Any, numbers: Any, floats: Any
+        self, key: tuple[Any, ...], tensors: Any, numbers: Any, floats: Any
     ) -> tuple[Any, Any]:
         """A program of these bounds that takes arguments lying so in memory, and its results."""
         for program in self._programs.get(key, ()):
@@ -131,7 +150,9 @@ class BoundedGraph:
                 return program, results
         return None, None
 
-    def _record(self, args: list[Any], ranges: tuple[tuple[int, int], ...]) -> _Program:
+    def _record(
+        self, args: list[Any], ranges: tuple[tuple[int, int], ...], equal: tuple[int, ...]
+    ) -> _Program:
         tensors = [arg for arg in args if isinstance(arg, torch.Tensor)]
         device = tensors[0].device
         index = device.index if device.index is not None else _C._current_device()
@@ -141,7 +162,7 @@ class BoundedGraph:
             _C._Recording(index) as recording,
         ):
             try:
-                recorder = Recorder(self._plan, self._numbers, ranges)
+                recorder = Recorder(self._plan, self._numbers, ranges, equal)
                 recorder.bind(recording, args)
                 recorder.run()
                 specs, results = recorder.results(self._visible)
@@ -152,6 +173,12 @@ class BoundedGraph:
                 raise UnprovenError(str(error).split("\n", 1)[0]) from error
         _log.debug("%s: bounds %s, %.3f s", self._name, ranges, graph.compile_seconds)
         return _Program(graph, results)
+
+
+def _first_of_each(values: list[int], ranges: Any) -> tuple[int, ...]:
+    """Per symbol, the first one with the same value and bound."""
+    known = list(zip(values, ranges, strict=True))
+    return tuple(known.index(one) for one in known)
 
 
 def _numbers_of(plan: Plan) -> tuple[Numbers, list[Callable[[list[Any]], int]]]:

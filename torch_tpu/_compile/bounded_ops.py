@@ -8,6 +8,7 @@ import operator
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+import sympy
 import torch
 from torch import fx
 
@@ -98,12 +99,6 @@ _SIZED = {
 }
 
 
-_ATTENTION = {
-    aten._scaled_dot_product_fused_attention_overrideable.default,
-    aten._scaled_dot_product_fused_attention_overrideable_backward.default,
-}
-
-
 @functools.cache
 def _proven() -> frozenset[str]:
     return frozenset(name for name, _ in _C._bounded_ops())
@@ -142,7 +137,8 @@ def call(recorder: Recorder, node: fx.Node) -> tuple[Any, bool]:
         _forbid_numbers(recorder, node, target in _LIKE)
         return target(*args, **kwargs), False
     if target in _RESHAPES:
-        return _reshape(recorder, node, args[0], target(*args, **kwargs)), False
+        # The traced layout let it be a view; what a lowering gives may lie otherwise.
+        return _reshape(recorder, node, args[0], aten.reshape.default(*args, **kwargs)), False
     if target in _CREATION:
         _forbid(recorder, node, _CREATION[target])
         return target(*args, **kwargs), False
@@ -152,8 +148,11 @@ def call(recorder: Recorder, node: fx.Node) -> tuple[Any, bool]:
     touched = any(recorder.varying(t) for t in _tensors(args, kwargs)) or _symbolic(recorder, node)
     if touched and name not in _proven() and target not in _TRANSPARENT:
         raise UnprovenError("not proven where dimensions vary")
-    if target in _ATTENTION and _named(node).get("dropout_p", 0.0) != 0.0:
-        raise UnprovenError("dropout draws by position")
+    merged = _packed(recorder, node)
+    if merged:
+        look_up = {**recorder.env, **merged}.__getitem__
+        args = fx.node.map_arg(node.args, look_up)
+        kwargs = fx.node.map_arg(node.kwargs, look_up)
     target, args, kwargs = _with_numbers(recorder, node, args, kwargs)
     result = target(*args, **kwargs)
     # A number that became a tensor may promote a 0-d result.
@@ -172,6 +171,32 @@ def _reshape(recorder: Recorder, node: fx.Node, tensor: Any, view: Any) -> Any:
         exprs = [recorder.expression(size) for size in node.meta["val"].shape]
         sizes = [recorder.numbers.extents(expr) for expr in exprs]
         return recorder.scope.reshape(tensor, list(view.shape), sizes)
+
+
+def _packed(recorder: Recorder, node: fx.Node) -> dict[fx.Node, torch.Tensor]:
+    """`[B, T]` seen as `[B*T]` has gaps, a `[B*T]` that was given has none. Where an op meets both,
+    the elements of the first are moved together."""
+    forms: dict[Any, set[bool]] = {}
+    gaps: list[fx.Node] = []
+    sources = [n for n in node.all_input_nodes if isinstance(n.meta.get("val"), torch.Tensor)]
+    if len(sources) < 2:
+        return {}
+    for source in sources:
+        known = recorder.scope.look(recorder.env[source], [])
+        if any(factors > 1 for factors, _ in known):
+            gaps.append(source)
+        for size, (factors, _) in zip(source.meta["val"].shape, known, strict=True):
+            if factors > 0:
+                forms.setdefault(recorder.expression(size), set()).add(factors > 1)
+    if not any(len(kinds) > 1 for kinds in forms.values()):
+        return {}
+    found = {}
+    for source in gaps:
+        tensor = recorder.env[source]
+        exprs = [recorder.expression(size) for size in source.meta["val"].shape]
+        sizes = [recorder.numbers.extents(expr) for expr in exprs]
+        found[source] = recorder.scope.reshape(tensor, list(tensor.shape), sizes)
+    return found
 
 
 def _tensors(args: Any, kwargs: Any) -> list[torch.Tensor]:
@@ -350,6 +375,44 @@ def _select_backward(recorder: Recorder, node: fx.Node) -> tuple[Any, bool]:
     return recorder.scope.unslice(grad.unsqueeze(dim), dim, *at, recorder.at_bound(source)), False
 
 
+def _slice_scatter(recorder: Recorder, node: fx.Node) -> tuple[Any, bool]:
+    given = _named(node)
+    if given.get("step", 1) != 1:
+        raise UnprovenError("a slice with a step is written")
+    part = recorder.env[given["src"]]
+    dim = given.get("dim", 0) % part.dim()
+    start = _expression_of(recorder, given.get("start") if given.get("start") is not None else 0)
+    length = recorder.expression(given["src"].meta["val"].shape[dim])
+    return _write_part(recorder, node, part, dim, start, length)
+
+
+def _select_scatter(recorder: Recorder, node: fx.Node) -> tuple[Any, bool]:
+    given = _named(node)
+    part = recorder.env[given["src"]]
+    dim = given["dim"] % (part.dim() + 1)
+    start = _expression_of(recorder, given["index"])
+    return _write_part(recorder, node, part.unsqueeze(dim), dim, start, sympy.Integer(1))
+
+
+def _write_part(
+    recorder: Recorder, node: fx.Node, part: torch.Tensor, dim: int, start: Any, length: Any
+) -> tuple[Any, bool]:
+    """The part that is written lies among zeros, and a mask says where."""
+    whole = recorder.expression(node.meta["val"].shape[dim])
+    if not start.free_symbols and start < 0:
+        start = start + whole
+    places = zip(*(recorder.at_samples(e) for e in (start, length, whole)), strict=True)
+    if not all(at >= 0 and at + n <= size for at, n, size in places):
+        raise UnprovenError("a part that depends on a size is written")
+    at, size = recorder.numbers.extents(start), recorder.at_bound(whole)
+    mask = aten.ones_like.default(part, dtype=torch.bool)
+    placed, written = (
+        recorder.settle(recorder.scope.unslice(value, dim, *at, size), node.meta["val"])
+        for value in (part, mask)
+    )
+    return aten.where.self(written, placed, recorder.env[_named(node)["self"]]), False
+
+
 def _sym_size(recorder: Recorder, node: fx.Node) -> tuple[Any, bool]:
     return recorder.at_bound(recorder.expression(node.meta["val"])), False
 
@@ -375,6 +438,8 @@ _HANDLERS: dict[Any, Callable[[Recorder, fx.Node], tuple[Any, bool]]] = {
     aten.slice.Tensor: _slice,
     aten.slice_backward.default: _slice_backward,
     aten.select_backward.default: _select_backward,
+    aten.slice_scatter.default: _slice_scatter,
+    aten.select_scatter.default: _select_scatter,
     aten.split.Tensor: _split,
     aten.split_with_sizes.default: _split,
     aten.unbind.int: _split,

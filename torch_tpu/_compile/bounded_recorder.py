@@ -34,20 +34,28 @@ def outputs(plan: Plan) -> list[Any]:
 class Recorder:
     """Records one program."""
 
-    def __init__(self, plan: Plan, numbers: Numbers, ranges: Sequence[tuple[int, int]]) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        numbers: Numbers,
+        ranges: Sequence[tuple[int, int]],
+        equal: Sequence[int],
+    ) -> None:
+        """`equal`: per symbol, the first one that has its value in every call of the program."""
         self.plan = plan
         self.numbers = numbers
         self.bounds = [bound for bound, _ in ranges]
-        self.fixed = {
+        self.fixed: dict[sympy.Symbol, sympy.Expr] = {
             symbol: sympy.Integer(bound)
             for symbol, (bound, first) in zip(numbers.symbols, ranges, strict=True)
             if bound == first
         }
-        self.samples = [
-            compile_expressions(numbers.symbols, numbers.expressions)(*values)
-            for values in _samples(ranges)
-        ]
-        self._sample_values = list(_samples(ranges))
+        for symbol, first in zip(numbers.symbols, equal, strict=True):
+            if numbers.symbols[first] is not symbol and symbol not in self.fixed:
+                self.fixed[symbol] = numbers.symbols[first]
+        self._sample_values = [tuple(v[first] for first in equal) for v in _samples(ranges)]
+        evaluate = compile_expressions(numbers.symbols, numbers.expressions)
+        self.samples = [evaluate(*values) for values in self._sample_values]
         self._known: dict[sympy.Expr, tuple[int, list[int]]] = {}
         self.env: dict[fx.Node, Any] = {}
         self.scope: Any = None

@@ -16,6 +16,7 @@ from torch import fx
 
 from torch_tpu import _C
 from torch_tpu._compile.bounded import BoundedGraph
+from torch_tpu._compile.constants import make_small_constants
 from torch_tpu._compile.device_number import DeviceNumber
 from torch_tpu._compile.gathers import take_first
 from torch_tpu._compile.interpreter import Env, HostPart, NodeError, evaluate, run_module
@@ -29,6 +30,13 @@ from torch_tpu._compile.writes import written_inputs
 
 _log = logging.getLogger("torch_tpu.compile")
 _serial = itertools.count()
+
+
+def _is_known(node: fx.Node) -> bool:
+    """A result that needs no look at the device: tensors, and sizes of tensors."""
+    if node.target is torch.ops.aten.sym_size.int:
+        return True
+    return next(tensors_of(node.meta.get("val")), None) is not None
 
 
 def _is_tensor(value: Any) -> bool:
@@ -66,6 +74,7 @@ class CompiledGraph:
         try:
             if not prepared:
                 mark_random(gm)
+                make_small_constants(gm)
                 vectorize(gm)
                 take_first(gm)
                 sum_one_hot(gm)
@@ -78,10 +87,8 @@ class CompiledGraph:
             for value in self._plan.constants.values()
             if _is_tensor(value) and value.device.type == DEVICE
         ]
-        all_tensors = all(
-            next(tensors_of(node.meta.get("val")), None) is not None for node in self._plan.results
-        )
-        self._direct = self._plan.on_device_only and not self._kept and all_tensors
+        known = all(_is_known(node) for node in self._plan.results)
+        self._direct = self._plan.on_device_only and not self._kept and known
         self._taken = [
             node
             for node in self._plan.placeholders
@@ -106,9 +113,11 @@ class CompiledGraph:
     def _bounded_graph(self) -> BoundedGraph | None:
         plan = self._plan
         assert plan is not None
-        if not (self._direct and self._options.bounded and BoundedGraph.wanted(plan)):
+        if not (self._options.bounded and BoundedGraph.wanted(plan)):
             return None
         try:
+            if not self._direct:
+                raise UnprovenError("constants, CPU tensors or results that are no tensors")
             return BoundedGraph(plan, self._name, self._visible)
         except UnprovenError as error:
             self._give_up_bounds(error)

@@ -76,16 +76,38 @@ def _as_traced(node: fx.Node, result: Any) -> Any:
     return with_layout(result, node.meta.get("val"))
 
 
-def _is_dense(tensor: torch.Tensor) -> bool:
-    """Whether its elements fill one piece of memory, each once."""
+def _traced_number(number: Any) -> int:
+    """As it was when the graph was traced; where sizes vary, in what order dims lie is still so."""
+    return number if isinstance(number, int) else int(number.node.hint)
+
+
+def _strides_like(value: torch.Tensor, traced: torch.Tensor) -> list[int] | None:
+    """Strides for `value` with its dims in the order of `traced`. None where that does not say: its
+    elements do not fill one piece of memory, each once."""
+    numbers = (*traced.shape, *traced.stride())
+    if any(not isinstance(n, int) and n.node.hint is None for n in numbers):
+        return None
+    sizes = [_traced_number(size) for size in traced.shape]
+    strides = [_traced_number(stride) for stride in traced.stride()]
     expected = 1
-    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
-        if size == 1:
-            continue
-        if stride != expected:
-            return False
-        expected *= size
-    return True
+    order = sorted(range(len(sizes)), key=lambda d: (strides[d], sizes[d]))
+    for d in order:
+        if sizes[d] != 1 and strides[d] != expected:
+            return None
+        expected *= sizes[d]
+    step = 1
+    found = [1] * len(sizes)
+    for d in order:
+        found[d] = step
+        step *= value.shape[d]
+    return found
+
+
+def _same_sizes(value: torch.Tensor, traced: torch.Tensor) -> bool:
+    return value.dim() == traced.dim() and all(
+        not isinstance(want, int) or have == want
+        for have, want in zip(value.shape, traced.shape, strict=True)
+    )
 
 
 def with_layout(value: Any, traced: Any) -> Any:
@@ -95,15 +117,21 @@ def with_layout(value: Any, traced: Any) -> Any:
         not isinstance(value, torch.Tensor)
         or not isinstance(traced, torch.Tensor)
         or value.device.type == "cpu"
-        or not all(isinstance(number, int) for number in (*traced.shape, *traced.stride()))
-        or value.shape != traced.shape
-        or value.stride() == traced.stride()
+        or not _same_sizes(value, traced)
         or value.numel() <= 1
-        or not _is_dense(traced)
     ):
         return value
-    made = torch.empty_strided(value.shape, traced.stride(), dtype=value.dtype, device=value.device)
+    strides = _strides_like(value, traced)
+    if strides is None or _lies_so(value, strides):
+        return value
+    made = torch.empty_strided(value.shape, strides, dtype=value.dtype, device=value.device)
     return made.copy_(value)
+
+
+def _lies_so(value: torch.Tensor, strides: list[int]) -> bool:
+    """Strides of dimensions of one element say nothing."""
+    dims = zip(value.shape, value.stride(), strides, strict=True)
+    return all(size == 1 or have == want for size, have, want in dims)
 
 
 def evaluate(nodes: Iterable[fx.Node], env: Env) -> None:

@@ -156,6 +156,40 @@ def _save_once(saved: _Saved) -> None:
         made[node.name] = value
 
 
+def _varying(node: fx.Node) -> list[int]:
+    """Dims whose size is symbolic."""
+    val = node.meta.get("val")
+    if not isinstance(val, Tensor):
+        return []
+    return [d for d, size in enumerate(val.shape) if not isinstance(size, int)]
+
+
+def _save_unmerged(saved: _Saved) -> None:
+    """Where sizes vary, `[B, T, C]` seen as `[B*T, C]` would be packed to be saved, and would no
+    longer fit what backward makes of its own `[B, T, C]`: the tensor is saved as it is, and seen so
+    in backward again."""
+    for node in list(saved.nodes().values()):
+        if node.target not in (aten.view.default, aten._unsafe_view.default):
+            continue
+        source = node.args[0]
+        assert isinstance(source, fx.Node)
+        dims = _varying(node)
+        if len(dims) != 1 or not _varying(source) or _unchecked(node) or _unchecked(source):
+            continue
+        shape = list(node.meta["val"].shape)
+        shape[dims[0]] = -1
+        value = saved.placeholders.get(source.name) or saved.add(source, node.name)
+        with saved.backward.inserting_before(saved.start):
+            again = saved.backward.call_function(aten.view.default, (value, shape))
+        again.meta["val"] = node.meta["val"]
+        saved.replace(node.name, again)
+
+
+def _unchecked(node: fx.Node) -> bool:
+    """Whether autograd need not see to it that nobody writes to it."""
+    return bool(node.meta.get("saved_tensor_with_no_vc_check", False))
+
+
 def _small() -> int:
     """Bytes that are copied in less time than a tensor takes to be handed over."""
     return 1 << 12 if in_host_memory() else 1 << 20
@@ -257,6 +291,7 @@ def partition(joint: fx.GraphModule, inputs: Any, **kwargs: Any) -> tuple[fx.Gra
     forward, backward = split(joint, inputs, **kwargs)
     saved = _Saved(forward, backward, kwargs["num_fwd_outputs"])
     _save_once(saved)
+    _save_unmerged(saved)
     _pack(saved)
     _channels_last(saved)
     for module in (forward, backward):
