@@ -493,9 +493,14 @@ class SizedNode final : public NodeSizes {
 
 }  // namespace
 
-Symbols::Symbols(Builder& b, ScalarReader& scalars, size_t count) {
+Symbols::Symbols(Builder& b, ScalarReader& scalars, const Bounds& bounds) {
   std::array<Size, kMaxSymbols> symbols{Size(1), Size(1)};
-  for (size_t s = 0; s < count; ++s) symbols[s] = b.new_size(scalars.size(static_cast<int64_t>(s)));
+  for (size_t s = 0; s < bounds.symbols; ++s) {
+    symbols[s] = b.new_size(scalars.size(static_cast<int64_t>(s)));
+  }
+  if (const auto& tie = bounds.forms->tie) {
+    symbols[1] = b.times(symbols[0], symbols[0]) + tie->constant();
+  }
   for (size_t i = 0; i < Form::kTerms; ++i) {
     powers_[i] = Size(1);
     for (int k = 0; k < Form::kPowers[i].n; ++k) powers_[i] = b.times(powers_[i], symbols[0]);
