@@ -104,7 +104,7 @@ const Size& Builder::Impl::prefix_size(std::string_view op, const Type& type, in
 }
 
 Size Builder::Impl::derived(Number::Kind kind, const Size& of, int64_t k) {
-  if (kind == Number::Kind::kFloorDiv && k == 1) return of;
+  if (kind == Number::Kind::kFloorDiv && of.divisible(k)) return of / k;
   if (of.known()) {
     const int64_t n = of.constant;
     if (kind == Number::Kind::kMin) return Size(std::min(n, k));

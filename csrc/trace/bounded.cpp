@@ -35,7 +35,7 @@ Boundary find_boundary(const FusedProgram& piece, const Forms& forms, const Poin
   Boundary out;
   out.externals.resize(piece.num_externals);
   std::vector<FormsRef> outputs;
-  FormsRef rest = forms;
+  FormsRef rest = forms.numbers;
   for_each_node(piece, [&](size_t at, size_t refs) {
     Node node = piece.nodes[at]->node();
     const NodeForms here = take_forms(rest, n, node);
@@ -102,8 +102,15 @@ Bounds plan_bounds(const FusedProgram& piece, std::shared_ptr<const Forms> forms
     out.high[s] = out.bound[s] - most[s];
     out.low[s] = 2;
   }
+  const auto& tie = forms->tie;
+  const auto follow = [&] {
+    if (!tie) return;
+    out.low[1] = tie->at(out.low);
+    out.high[1] = out.bound[1] = tie->at(out.high);
+  };
+  follow();
   // Sizes of 1 and 0 mean something else: they repeat, and strides beside them are free.
-  FormsRef rest = *forms;
+  FormsRef rest = forms->numbers;
   for_each_node(piece, [&](size_t at, size_t) {
     Node node = piece.nodes[at]->node();
     const NodeForms here = take_forms(rest, sizes, node);
@@ -116,10 +123,12 @@ Bounds plan_bounds(const FusedProgram& piece, std::shared_ptr<const Forms> forms
         for (bool more = true; more && form.at(out.low) < 2;) {
           more = false;
           for (size_t s = 0; s < out.symbols; ++s) {
-            if (!form.has(s) || out.low[s] >= out.high[s]) continue;
+            const bool moves = tie ? s == 0 : form.has(s);
+            if (!moves || out.low[s] >= out.high[s]) continue;
             ++out.low[s];
             more = true;
           }
+          follow();
         }
       }
     };
@@ -182,11 +191,11 @@ std::string lower_bounded(const FusedProgram& program) {
     externals.push_back(b.parameter(types[i]));
   }
   ScalarReader scalars(b, program.scalars);
-  const Symbols symbols(b, scalars, bounds.symbols);
+  const Symbols symbols(b, scalars, bounds);
   for (size_t i = 0; i < types.size(); ++i) {
     externals[i] = enter(b, externals[i], boundary.externals[i], bounds.high, symbols);
   }
-  FormsRef rest = *bounds.forms;
+  FormsRef rest = bounds.forms->numbers;
   const auto prepare = [&](Node& node, NodeInputs& inputs) {
     NodeForms forms = take_forms(rest, bounds.high, node);
     if (node.entry->random && node.entry->bounded == ops::Bounded::kNo) {

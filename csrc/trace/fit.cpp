@@ -160,6 +160,16 @@ Points points_of(const Values& n, const Values* m) {
   return out;
 }
 
+// The square of the first symbol and something.
+std::optional<Form> find_tie(const Points& points) {
+  if (points[0][1] == 1) return {};
+  const int64_t more = points[0][1] - points[0][0] * points[0][0];
+  for (const Point& point : points) {
+    if (point[1] != point[0] * point[0] + more) return {};
+  }
+  return Form::term(3, 1) + Form(more);
+}
+
 // With `n` as the first symbol.
 std::optional<Points> fit_with(const Values& n, Distinct& numbers) {
   const Points alone = points_of(n, nullptr);
@@ -169,7 +179,9 @@ std::optional<Points> fit_with(const Values& n, Distinct& numbers) {
   // multiples of it; or one near it, as the smallest may be one less than the true size.
   std::vector<const Values*> candidates;
   for (const auto& [values, guess] : numbers) {
-    if (sum(values) <= 0 || explain(alone, 1, values)) continue;
+    const auto known = explain(alone, 1, values);
+    const bool square_and_more = known && known->form.terms[3] == 1 && known->form.constant() != 0;
+    if (sum(values) <= 0 || (known && !square_and_more)) continue;
     candidates.push_back(&values);
   }
   std::stable_sort(candidates.begin(), candidates.end(),
@@ -216,10 +228,11 @@ std::optional<Forms> fit(std::span<const Numbers* const> pieces, std::vector<Poi
   if (!found) return {};
   points = *found;
   Forms forms;
-  forms.reserve(count);
+  forms.numbers.reserve(count);
   for (size_t i = 0; i < count; ++i) {
-    forms.push_back(take(i) ? numbers.at(values)->form : Form(values[0]));
+    forms.numbers.push_back(take(i) ? numbers.at(values)->form : Form(values[0]));
   }
+  forms.tie = find_tie(points);
   return forms;
 }
 
@@ -227,12 +240,14 @@ std::optional<Point> solve(const Forms& forms, const Numbers& numbers) {
   Point point;
   point.fill(1);
   for (size_t s = 0; s < kMaxSymbols; ++s) {
-    const auto at = std::find(forms.begin(), forms.end(), Form::symbol(s));
-    if (at != forms.end()) point[s] = numbers[static_cast<size_t>(at - forms.begin())];
+    const auto at = std::ranges::find(forms.numbers, Form::symbol(s));
+    if (at == forms.numbers.end()) continue;
+    point[s] = numbers[static_cast<size_t>(at - forms.numbers.begin())];
   }
   if (!are_sizes(point, count_symbols(forms))) return {};
-  for (size_t i = 0; i < forms.size(); ++i) {
-    if (forms[i].at(point) != numbers[i]) return {};
+  if (forms.tie && forms.tie->at(point) != point[1]) return {};
+  for (size_t i = 0; i < numbers.size(); ++i) {
+    if (forms.numbers[i].at(point) != numbers[i]) return {};
   }
   return point;
 }

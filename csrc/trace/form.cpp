@@ -140,7 +140,7 @@ bool grows(const Form& form, const Point& low, const Point& high) {
 
 size_t count_symbols(const Forms& forms) {
   size_t count = 0;
-  for (const Form& form : forms) {
+  for (const Form& form : forms.numbers) {
     for (size_t s = count; s < kMaxSymbols; ++s) {
       if (form.has(s)) count = s + 1;
     }

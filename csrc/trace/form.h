@@ -40,7 +40,14 @@ class Form {
 
   std::array<int64_t, kTerms> terms{};  // factors of kPowers
 };
-using Forms = std::vector<Form>;
+
+// All numbers of a piece.
+struct Forms {
+  std::vector<Form> numbers;
+  // What m is where it does not vary on its own: patches and one more token are n^2 + 1, and
+  // attention over them has the square of that.
+  std::optional<Form> tie;
+};
 
 int64_t power(size_t term, const Point& point);
 

@@ -73,7 +73,8 @@ Key FusedProgram::stable_key() const {
       for (int64_t number : point) key.add(number);
     }
     for (size_t i = 0; i < bounds->structure->size(); ++i) key.add(bounds->structure->data()[i]);
-    for (const Form& form : *bounds->forms) {
+    if (bounds->forms->tie) key.add(bounds->forms->tie->constant());
+    for (const Form& form : bounds->forms->numbers) {
       if (form.varies()) key.add(~uint64_t{0});
       for (int64_t number : form.terms) {
         key.add(number);

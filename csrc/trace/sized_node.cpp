@@ -63,8 +63,7 @@ class SizedNode final : public NodeSizes {
                        std::ranges::equal(forms.strides, forms.base_strides) &&
                        forms.offset == Form{} && base.dtype() == dtype && place.starts.empty();
     if (whole) {
-      compare(base, forms.sizes, "what it reads");
-      return base;
+      return compare(base, forms.sizes, "what it reads");
     }
     if (const Value value = read_dense(arg, forms, base, dtype, place); value.defined()) {
       return value;
@@ -73,8 +72,7 @@ class SizedNode final : public NodeSizes {
     if (!forms.offset.varies()) {
       try {
         const Value value = read_view(base, arg.base_strides, arg.geometry, dtype, place);
-        compare(value, forms.sizes, "what it reads");
-        return value;
+        return compare(value, forms.sizes, "what it reads");
       } catch (const Unproven& error) {
         why = error.what();
       }
@@ -156,8 +154,7 @@ class SizedNode final : public NodeSizes {
     if (value.type().is_static() && varies(sizes) && is_uniform(node_)) {
       return declare(value, sizes);
     }
-    compare(value, sizes, "its result");
-    return value;
+    return compare(value, sizes, "its result");
   }
 
  private:
@@ -347,10 +344,18 @@ class SizedNode final : public NodeSizes {
       const Form taken =
           steps[j].dim < 0 ? Form(1) : forms.sizes[static_cast<size_t>(steps[j].dim)];
       if (least(start, low, high) < 0) return {};
-      if (least(base.sizes[j] - start - taken, low, high) < 0) return {};
+      if (least(without_tie(base.sizes[j] - start - taken), low, high) < 0) return {};
     }
     if (!(rest == Form())) return {};
     return steps;
+  }
+
+  // As a function of n, where m is one.
+  Form without_tie(const Form& form) const {
+    const auto& tie = bounds_.forms->tie;
+    if (!tie || form.terms[2] == 0) return form;
+    const auto part = multiply(*tie, form.terms[2]);
+    return form - Form::term(2, form.terms[2]) + part.value_or(Form());
   }
 
   static std::vector<int64_t> starts_at(const Point& point, const TensorForms& forms,
@@ -459,13 +464,20 @@ class SizedNode final : public NodeSizes {
     return b_.broadcast_in_dim(b_.transpose(x, permutation), {sizes.begin(), sizes.end()}, sorted);
   }
 
-  // What counts is what the sizes say, for every n that is served.
-  void compare(const Value& value, FormsRef sizes, const char* what) {
+  // The value, of which what counts is what the sizes say, for all that are served. A size of
+  // another making (a part was taken, a window moved) is replaced by what is known of it.
+  Value compare(Value value, FormsRef sizes, const char* what) {
     for (size_t d = 0; d < sizes.size(); ++d) {
-      if (counts_are(value, static_cast<int64_t>(d), sizes[d])) continue;
-      throw Unproven(node_.name + ": " + what + " has another size than is known, " +
-                     value.type().str());
+      const auto dim = static_cast<int64_t>(d);
+      if (!counts_are(value, dim, sizes[d])) {
+        throw Unproven(node_.name + ": " + what + " has another size than is known, " +
+                       value.type().str());
+      }
+      if (value.type().varies(dim) && b_.axis(value, dim).size() == 1) {
+        value = b_.vary(value, dim, size_of(sizes[d]));
+      }
     }
+    return value;
   }
 
   bool counts_are(const Value& value, int64_t dim, const Form& form) {
@@ -477,7 +489,9 @@ class SizedNode final : public NodeSizes {
     const Point &low = bounds_.low, &high = bounds_.high;
     if ((high[0] - low[0] + 1) * (high[1] - low[1] + 1) > kFew) return false;
     for (int64_t n = low[0]; n <= high[0]; ++n) {
-      for (int64_t m = low[1]; m <= high[1]; ++m) {
+      const auto& tie = bounds_.forms->tie;
+      const int64_t first = tie ? tie->at({n, 1}) : low[1];
+      for (int64_t m = first; m <= (tie ? first : high[1]); ++m) {
         if (b_.evaluate(size, {n, m}) != form.at({n, m})) return false;
       }
     }
@@ -493,9 +507,14 @@ class SizedNode final : public NodeSizes {
 
 }  // namespace
 
-Symbols::Symbols(Builder& b, ScalarReader& scalars, size_t count) {
+Symbols::Symbols(Builder& b, ScalarReader& scalars, const Bounds& bounds) {
   std::array<Size, kMaxSymbols> symbols{Size(1), Size(1)};
-  for (size_t s = 0; s < count; ++s) symbols[s] = b.new_size(scalars.size(static_cast<int64_t>(s)));
+  for (size_t s = 0; s < bounds.symbols; ++s) {
+    symbols[s] = b.new_size(scalars.size(static_cast<int64_t>(s)));
+  }
+  if (const auto& tie = bounds.forms->tie) {
+    symbols[1] = b.times(symbols[0], symbols[0]) + tie->constant();
+  }
   for (size_t i = 0; i < Form::kTerms; ++i) {
     powers_[i] = Size(1);
     for (int k = 0; k < Form::kPowers[i].n; ++k) powers_[i] = b.times(powers_[i], symbols[0]);

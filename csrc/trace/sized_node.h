@@ -17,7 +17,7 @@ namespace torch_tpu::trace {
 // The sizes that the program runs with, and what is computed of them.
 class Symbols {
  public:
-  Symbols(stablehlo::Builder& b, ScalarReader& scalars, size_t count);
+  Symbols(stablehlo::Builder& b, ScalarReader& scalars, const Bounds& bounds);
   stablehlo::Size size_of(const Form& form) const;
 
  private:

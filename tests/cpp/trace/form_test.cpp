@@ -44,7 +44,8 @@ TEST(Form, TheMostAndTheLeast) {
 }
 
 // Whether the forms are found from the numbers they give at these points.
-void expect_found(const Forms& forms, const std::vector<Point>& points) {
+void expect_found(const std::vector<Form>& forms, const std::vector<Point>& points,
+                  bool tied = false) {
   std::vector<Numbers> all;
   std::vector<const Numbers*> pieces;
   for (const Point& point : points) {
@@ -56,18 +57,20 @@ void expect_found(const Forms& forms, const std::vector<Point>& points) {
   const auto guess = fit(pieces, found);
   ASSERT_TRUE(guess);
   EXPECT_EQ(found, points);
-  EXPECT_EQ(*guess, forms);
+  EXPECT_EQ(guess->numbers, forms);
+  EXPECT_EQ(guess->tie.has_value(), tied);
   for (size_t i = 0; i < points.size(); ++i) EXPECT_EQ(solve(*guess, all[i]), points[i]);
 }
 
 TEST(Fit, OneSize) {
-  const Forms forms = {3, n, n + 1, times(n, 64), times(n, n), times(n, n + 1)};
+  const std::vector<Form> forms = {3, n, n + 1, times(n, 64), times(n, n), times(n, n + 1)};
   expect_found(forms, {{17, 1}, {20, 1}});
   expect_found(forms, {{17, 1}, {20, 1}, {31, 1}});
 }
 
 TEST(Fit, TwoSizes) {
-  const Forms forms = {n, m, 64, times(n, m), times(times(n, m), 8), m + 1, times(m, m), n + 2};
+  const std::vector<Form> forms = {n,     m,           64,   times(n, m), times(times(n, m), 8),
+                                   m + 1, times(m, m), n + 2};
   expect_found(forms, {{4, 40}, {9, 61}});
   expect_found(forms, {{4, 40}, {9, 61}, {5, 101}});
   expect_found(forms, {{4, 40}, {4, 61}, {5, 101}});  // one of them only, at first
@@ -75,12 +78,22 @@ TEST(Fit, TwoSizes) {
 }
 
 TEST(Fit, ASizeThatIsOneLess) {  // labels without the first: the true size is the symbol
-  const Forms forms = {n, m - 1, m, times(n, m), times(n, m - 1), times(m, m), times(m, 4)};
+  const std::vector<Form> forms = {n,           m - 1,      m, times(n, m), times(n, m - 1),
+                                   times(m, m), times(m, 4)};
   expect_found(forms, {{3, 30}, {8, 47}, {5, 36}});
 }
 
+TEST(Fit, ASquareAndOneMore) {
+  const std::vector<Form> forms = {n, times(n, 4), times(n, n), m, times(m, m), times(m, 8)};
+  expect_found(forms, {{5, 26}, {7, 50}}, true);
+  expect_found(forms, {{5, 26}, {7, 50}, {11, 122}}, true);
+  const Forms tied = {forms, times(n, n) + 1};
+  EXPECT_EQ(solve(tied, {3, 12, 9, 10, 100, 80}), (Point{3, 10}));
+  EXPECT_EQ(solve(tied, {3, 12, 9, 11, 121, 88}), std::nullopt);
+}
+
 TEST(Fit, APieceOfOtherNumbersIsNotServed) {
-  const Forms forms = {n, m, times(n, m)};
+  const Forms forms = {{n, m, times(n, m)}, {}};
   EXPECT_EQ(solve(forms, {3, 5, 15}), (Point{3, 5}));
   EXPECT_EQ(solve(forms, {3, 5, 16}), std::nullopt);
   EXPECT_EQ(solve(forms, {3, 0, 0}), std::nullopt);
