@@ -154,10 +154,26 @@ class SizedNode final : public NodeSizes {
     if (value.type().is_static() && varies(sizes) && is_uniform(node_)) {
       return declare(value, sizes);
     }
-    return compare(value, sizes, "its result");
+    const bool part = node_.entry->name == "slice_backward";
+    return compare(part ? zeros_around(value, sizes) : value, sizes, "its result");
   }
 
  private:
+  // The gradient of a part that varies of a whole that does not: zero wherever the part is not. To
+  // pad it has made it so; where nothing had to be padded, that is left to do.
+  Value zeros_around(const Value& value, FormsRef sizes) {
+    Value out = value;
+    for (size_t d = 0; d < sizes.size(); ++d) {
+      const auto dim = static_cast<int64_t>(d);
+      if (sizes[d].varies() || !out.type().varies(dim)) continue;
+      if (node_.tensors[0].geometry.sizes[d] == out.dims()[d]) {
+        out = b_.fill_rest(out, b_.scalar(0, out.dtype()), {dim});
+      }
+      out = b_.trust(out, dim);
+    }
+    return out;
+  }
+
   Size size_of(const Form& form) const { return symbols_.size_of(form); }
 
   // A place in a buffer, as a number of the program.

@@ -403,6 +403,19 @@ def test_parts_written_where_a_position_says() -> None:
     check(work, range(17, 32, 2))
 
 
+def test_gradients_of_a_part_of_a_table() -> None:
+    """Positions of a model: as many rows as there are tokens; the others have no gradient."""
+
+    def work(n: int, device: str) -> list[Tensor]:
+        tables = [draw(1, length, 4).to(device).requires_grad_() for length in (64, 32, 90)]
+        x = draw(n, 2, n, 4).to(device)
+        parts = tables[0][:n], tables[1][:n], tables[2][3 : 3 + n], tables[2][20 : 20 + n]
+        sum((x * part).exp().sum() for part in parts).backward()
+        return [table.grad for table in tables if table.grad is not None]
+
+    check(work, range(17, 32))
+
+
 def test_gradients_of_slices() -> None:
     """Rotary embeddings: halves of a head, and the positions but the first and the last."""
 
@@ -449,7 +462,8 @@ def test_two_sizes() -> None:
     known = {p["name"] for p in bounded_programs()}
     check_pairs(train)
     made = [p for p in bounded_programs() if p["name"] not in known]
-    assert {p["bound"] for p in made} <= {(16, 64), (64, 16)}
+    assert made
+    assert all(len(p["bound"]) == 2 and max(p["bound"]) <= 128 for p in made)
     (low, high), _ = made[0]["sizes"]
     assert low < high
 
