@@ -181,7 +181,7 @@ def test_families_name_sizes_bounds_and_padding(fused_mode):
         assert program["padding"] == pytest.approx(done / asked)
         assert program["family"] == programs[0]["family"]
     family = next(f for f in torch_tpu.explain().families if f.bounds)
-    assert [bound["bound"] for bound in family.bounds][0] == 64
+    assert family.bounds[0]["bound"] == 64
     assert family.runs == sum(p["runs"] for p in programs)
     assert 1 < family.padding < 4
     assert " in test_families_name_sizes_bounds_and_padding: (torch.softmax" in family.where

@@ -335,6 +335,16 @@ std::exception_ptr launch_for_read(int device) {
 
 }  // namespace
 
+void launch_at_read(int device) {
+  Pending* const pending = known_pending(device);
+  if (pending == nullptr) return;
+  {
+    const std::lock_guard lock(pending->mutex);
+    if (pending->planner.pending() < pending->planner.limits().min_nodes) return;
+  }
+  launch_for_read(device);
+}
+
 void register_fused() {
   trace::DeviceValue::set_runner({&launch_for_read, &compact});
   trace::Promise::set_blocking([](const std::function<void()>& wait) {

@@ -30,6 +30,9 @@ bool shares_pending(const trace::DeviceValue& value) noexcept;
 // read. All others are there. Calls that found no room run again with the next launch.
 void launch_pending(int device, Cut why);
 void launch_all(Cut why);
+// Before the host reads a value, which may be there already: launches what is pending if that is a
+// program's worth. A step of training ends with such a read, and what follows belongs to the next.
+void launch_at_read(int device);
 
 // When programs are compiled; process-wide.
 base::CompileWhen compile_when();

@@ -177,6 +177,7 @@ at::Tensor copy_from_and_resize(const at::Tensor& self, const at::Tensor& dst) {
 
 at::Scalar local_scalar_dense(const at::Tensor& self) {
   const Transfer transfer(Kind::kHostRead, "item()", self);
+  launch_at_read(self.device().index());
   return at::_local_scalar_dense(device::host_view(self));
 }
 
