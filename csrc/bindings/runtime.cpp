@@ -79,8 +79,9 @@ std::vector<std::string> env_problems() {
   using namespace base;
   check(env_plugin, env_mode, env_cpu_devices, env_plugin_log_level, env_fallback, env_debug_nans,
         env_memory_limit, env_dump, env_cache_size, env_fused_compile, env_fused_max_nodes,
-        env_fused_min_nodes, env_fused_max_bytes, env_compile_threads, env_explain, env_cache_dir,
-        env_cache_bytes, env_packs, env_flight, env_flight_size);
+        env_fused_min_nodes, env_fused_max_bytes, env_compile_threads, env_compile_notice,
+        env_log_compiles, env_explain, env_cache_dir, env_cache_bytes, env_packs, env_flight,
+        env_flight_size);
   return out;
 }
 

@@ -4,6 +4,7 @@
 #include <unordered_map>
 
 #include "csrc/base/digest.h"
+#include "csrc/base/fork.h"
 #include "csrc/cache/program_cache.h"
 #include "csrc/cache/program_store.h"
 #include "csrc/dispatch/call/mode.h"
@@ -48,6 +49,9 @@ void find_code(trace::Program& program) {
 }  // namespace
 
 trace::Answer load_or_build(const Frame& frame, uint64_t hash) {
+  // Before anything is locked or made once: another thread may have been at it when this process
+  // was forked.
+  if (base::in_bad_fork()) base::throw_bad_fork();
   note_miss(frame);
   cache::ProgramCache& memory = cache::ProgramCache::get();
   cache::ProgramStore& store = cache::ProgramStore::get();

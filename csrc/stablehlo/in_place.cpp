@@ -6,7 +6,9 @@
 // read after they were overwritten (x[0] += 1; x[1:] = x[:-1].clone() repeated rows). An
 // optimization barrier is gone before that. So whoever writes has to know.
 #include <algorithm>
+#include <unordered_map>
 
+#include "csrc/base/hash.h"
 #include "csrc/stablehlo/builder_impl.h"
 
 namespace torch_tpu::stablehlo {
@@ -87,6 +89,59 @@ class Sources {
   std::vector<int32_t> open_;
 };
 
+// Values that are computed alike have one number: the compiler makes one array of them.
+class Alike {
+ public:
+  explicit Alike(const Graph& graph) : graph_(graph) {}
+
+  bool are(int32_t a, int32_t b) { return a == b || number(a) == number(b); }
+
+ private:
+  // By depth first, without recursion: graphs are deep.
+  uint64_t number(int32_t id) {
+    std::vector<int32_t> open = {id};
+    while (!open.empty()) {
+      const int32_t at = open.back();
+      const Instruction* op = maker(at);
+      bool ready = true;
+      if (op != nullptr && !known_.contains(at)) {
+        for (int32_t operand : op->operands) {
+          if (known_.contains(operand)) continue;
+          open.push_back(operand);
+          ready = false;
+        }
+      }
+      if (!ready) continue;
+      open.pop_back();
+      known_.try_emplace(at, compute(at, op));
+    }
+    return known_.at(id);
+  }
+
+  // Null: of nothing that can be compared.
+  const Instruction* maker(int32_t id) const {
+    const int32_t at = graph_.definition[static_cast<size_t>(id)];
+    if (at < 0) return nullptr;
+    const Instruction& op = graph_.instructions[static_cast<size_t>(at)];
+    return op.side_effect || !op.regions.empty() ? nullptr : &op;
+  }
+
+  uint64_t compute(int32_t id, const Instruction* op) const {
+    if (op == nullptr) return base::hash_mix(static_cast<uint64_t>(id), 0x9e3779b97f4a7c15ULL);
+    uint64_t hash =
+        base::hash_combine(base::hash_bytes(op->name), base::hash_bytes(op->attributes));
+    hash = base::hash_combine(hash, static_cast<uint64_t>(id - op->first_result));
+    const Type& type = graph_.types[static_cast<size_t>(id)];
+    hash = base::hash_combine(hash, static_cast<uint64_t>(type.dtype));
+    for (int64_t dim : type.dims) hash = base::hash_combine(hash, static_cast<uint64_t>(dim));
+    for (int32_t operand : op->operands) hash = base::hash_combine(hash, known_.at(operand));
+    return hash;
+  }
+
+  const Graph& graph_;
+  std::unordered_map<int32_t, uint64_t> known_;
+};
+
 }  // namespace
 
 bool Builder::reads_elsewhere(const Value& update, const Value& base, const Value& own) const {
@@ -105,7 +160,16 @@ bool Builder::reads_elsewhere(const Value& update, const Value& base, const Valu
   Sources same(graph);
   same.add(base.id(), -1,
            [](const Instruction& op) { return op.name == "stablehlo.dynamic_update_slice"; });
-  return std::any_of(large.begin(), large.end(), [&](int32_t id) { return same.has(id); });
+  if (std::any_of(large.begin(), large.end(), [&](int32_t id) { return same.has(id); }))
+    return true;
+  Alike alike(graph);
+  for (int32_t id : large) {
+    for (int32_t other : same.all()) {
+      if (bytes_of(graph.types[static_cast<size_t>(other)]) != bytes_of(base.type())) continue;
+      if (alike.are(id, other)) return true;
+    }
+  }
+  return false;
 }
 
 }  // namespace torch_tpu::stablehlo

@@ -106,7 +106,8 @@ Bounds plan_bounds(const FusedProgram& piece, std::shared_ptr<const Forms> forms
   const auto follow = [&] {
     if (!tie) return;
     out.low[1] = tie->at(out.low);
-    out.high[1] = out.bound[1] = tie->at(out.high);
+    out.high[1] = tie->at(out.high);
+    out.bound[1] = out.high[1] + std::max<int64_t>(most[1], 0);
   };
   follow();
   // Sizes of 1 and 0 mean something else: they repeat, and strides beside them are free.

@@ -39,6 +39,8 @@ void Code::improve(pjrt::LoadedExecutable executable, double compile_seconds) {
   quality_.store(Quality::kBest, std::memory_order_release);
 }
 
+void Code::stay_quick() noexcept { quality_.store(Quality::kQuick, std::memory_order_release); }
+
 void Code::leave_quick() noexcept { quality_.store(Quality::kBest, std::memory_order_release); }
 
 void Code::fail(std::string why) noexcept {

@@ -37,10 +37,11 @@ class Code {
   bool quick() const noexcept {
     return quality_.load(std::memory_order_acquire) == Quality::kQuick;
   }
-  // True for one caller, who then calls one of the next two.
+  // True for one caller, who then calls one of the next three.
   bool claim_better() noexcept;
   void improve(pjrt::LoadedExecutable executable, double compile_seconds);
   void leave_quick() noexcept;  // there is none; nobody asks again
+  void stay_quick() noexcept;   // not now
 
   // Once it is ready.
   const pjrt::LoadedExecutable& executable() const noexcept {

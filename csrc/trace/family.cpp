@@ -89,7 +89,7 @@ FusedPtr Family::known_program(const Variant& variant, const Point& n) {
   FusedPtr best;
   int64_t least = 0;
   for (const auto& [room, program] : variant.programs) {
-    const bool fits = room[0] <= n[0] * kMostRoomOfOld && room[1] <= n[1] * kMostRoomOfOld;
+    const bool fits = room[0] * room[1] <= n[0] * n[1] * kMostRoomOfOld;
     if (!fits || !program->bounds->serves(n) || program->code.state() == Code::State::kFailed) {
       continue;
     }
@@ -132,11 +132,12 @@ Family::Service Family::serve(const FusedProgram& piece, bool soon, bool roomy) 
   describe(piece, structure, numbers);
   Variant* variant = find(numbers, out.n);
   if (variant == nullptr) variant = learn(numbers, sizes_needed, out.n);
-  if (variant == nullptr || !variant->refusal.empty()) return out;
+  if (variant == nullptr) return out;
+  // Also where larger bounds cannot be had.
+  variant->met.insert(out.n);
+  out.program = known_program(*variant, out.n);
+  if (out.program || !variant->refusal.empty()) return out;
   try {
-    variant->met.insert(out.n);
-    out.program = known_program(*variant, out.n);
-    if (out.program) return out;
     auto bounds = variant->programs.empty() ? first_bounds(piece, *variant, out.n, roomy)
                                             : planned(piece, *variant, out.n, Grid::kPowers);
     if (!bounds || !bounds->serves(out.n)) return out;
@@ -177,11 +178,19 @@ std::unique_ptr<Bounds> Family::plan_ahead(const FusedProgram& piece,
   if (at == variants_.end() || !at->refusal.empty()) return {};
   const auto worth = [&](Grid grid, uint64_t needed) {
     Point bound = have.bound;
-    for (size_t s = 0; s < have.symbols; ++s) {
+    for (size_t s = 0; s < (have.forms->tie ? 1 : have.symbols); ++s) {
       bound[s] = next_bound(n[s] + have.bound[s] - have.high[s], grid);
     }
+    if (have.forms->tie) {
+      const int64_t high = bound[0] - (have.bound[0] - have.high[0]);
+      bound[1] = have.forms->tie->at({high, 1}) + have.bound[1] - have.high[1];
+    }
     if (bound == have.bound || at->programs.contains(bound)) return false;
-    return (at->asked[bound] += sights > 1 ? kAgain : 1) >= needed;
+    uint64_t& asked = at->asked[bound];
+    asked += sights > 1 ? kAgain : 1;
+    if (asked < needed) return false;
+    asked = 0;  // if nothing comes of it, not every time
+    return true;
   };
   try {
     std::unique_ptr<Bounds> out;

@@ -159,6 +159,13 @@ class SizedNode final : public NodeSizes {
   }
 
  private:
+  bool starts_at_0() const {
+    for (const NodeArg& arg : node_.args) {
+      if (arg.name == "start") return arg.value.isNone() || arg.value.toInt() == 0;
+    }
+    return false;
+  }
+
   // The gradient of a part that varies of a whole that does not: zero wherever the part is not. To
   // pad it has made it so; where nothing had to be padded, that is left to do.
   Value zeros_around(const Value& value, FormsRef sizes) {
@@ -166,7 +173,7 @@ class SizedNode final : public NodeSizes {
     for (size_t d = 0; d < sizes.size(); ++d) {
       const auto dim = static_cast<int64_t>(d);
       if (sizes[d].varies() || !out.type().varies(dim)) continue;
-      if (node_.tensors[0].geometry.sizes[d] == out.dims()[d]) {
+      if (node_.tensors[0].geometry.sizes[d] == out.dims()[d] && starts_at_0()) {
         out = b_.fill_rest(out, b_.scalar(0, out.dtype()), {dim});
       }
       out = b_.trust(out, dim);

@@ -32,6 +32,7 @@ _TRAIN = """
         update()
         optimizer.zero_grad()
         losses.append(loss.item())
+    torch_tpu.fused.wait()  # what quick code is followed by
     print(json.dumps({
         "losses": losses,
         "graphs": sum(counters["torch_tpu"].values()),

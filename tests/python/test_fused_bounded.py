@@ -410,6 +410,8 @@ def test_gradients_of_a_part_of_a_table() -> None:
         tables = [draw(1, length, 4).to(device).requires_grad_() for length in (64, 32, 90)]
         x = draw(n, 2, n, 4).to(device)
         parts = tables[0][:n], tables[1][:n], tables[2][3 : 3 + n], tables[2][20 : 20 + n]
+        if n < 30:
+            parts = (*parts, tables[1][2 : 2 + n])
         sum((x * part).exp().sum() for part in parts).backward()
         return [table.grad for table in tables if table.grad is not None]
 
@@ -561,3 +563,21 @@ def test_a_square_of_the_size_that_varies() -> None:
         return [scores[:, 0], scores.cumsum(1)[:, -1], tokens[:, 1:].sum(1)]
 
     check(work, range(3, 13))
+
+
+def test_views_that_go_on_in_the_next_row() -> None:
+    """A program knows where a view begins along each dimension, not that it crosses one."""
+
+    def work(n: int, device: str) -> list[Tensor]:
+        x = draw(n, n, 8).to(device) * 2
+        flat = x.view(-1)
+        read = [flat[start : start + 6] * 3 + x.sum() for start in (5, 13, 22)]
+        h = draw(n, 2, n, 4).to(device) + 1
+        rows = h.view(-1, 4)[n - 2 : n + 2].exp() + h.mean()
+        flat[13:19].add_(1)
+        flat[37:43] = 7
+        return [*read, rows, x]
+
+    for n in range(17, 32):
+        got = [t.cpu() for t in work(n, "tpu")]
+        torch.testing.assert_close(got, work(n, "cpu"), rtol=2e-4, atol=2e-5)

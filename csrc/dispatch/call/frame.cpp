@@ -250,6 +250,25 @@ void Frame::add_tensor(const at::Tensor& tensor, const ArgPlan& plan) {
   if (plan.written) add_written(ref, impl);
 }
 
+namespace {
+
+// Whether a view goes on in the next row of its base (x.view(-1)[5:11] of rows of 8). A program
+// that takes the place of a view as a start along each dimension cannot know that.
+bool crosses(const c10::TensorImpl& view, trace::ShapeRef dims, trace::ShapeRef base_strides) {
+  const auto sizes = view.sizes();
+  const auto strides = view.strides();
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    if (sizes[i] <= 1 || strides[i] == 0) continue;
+    for (size_t d = 0; d < dims.size(); ++d) {
+      if (dims[d] == 1 || base_strides[d] != strides[i]) continue;
+      if (view.storage_offset() / strides[i] % dims[d] + sizes[i] > dims[d]) return true;
+    }
+  }
+  return false;
+}
+
+}  // namespace
+
 // Where a view begins: not part of the key but for whether it is somewhere else than at 0. Recorded
 // decompositions take no scalars.
 void Frame::add_place(TensorRef& ref) {
@@ -267,7 +286,8 @@ void Frame::add_place(TensorRef& ref) {
   const int64_t numel = trace::numel(dims);
   const bool other =
       ref.value && ref.value->dtype() != ops::to_dtype(c10::typeMetaToScalarType(impl.dtype()));
-  if (other || offset >= numel || dims.size() > kMaxStarts || op.entry->lower == nullptr) {
+  if (other || offset >= numel || dims.size() > kMaxStarts || op.entry->lower == nullptr ||
+      crosses(impl, dims, strides)) {
     key.add(kFixedPlace);
     key.add(offset);
     return;

@@ -69,7 +69,7 @@ void improve_later(const trace::FusedPtr& program) {
       program->code.leave_quick();  // the same program was compiled before: it goes on as it is
     }
   });
-  if (!taken) program->code.leave_quick();
+  if (!taken) program->code.stay_quick();  // asked again when it is met next
 }
 
 }  // namespace torch_tpu::dispatch

@@ -71,10 +71,12 @@ bool compile_bounded(const trace::FusedPtr& program, Haste haste, std::string& r
   } catch (const pjrt::Error& error) {
     refusal = error.what();
     cache::FusedCache::get().count_failure();
-    TORCH_WARN(
-        "Fused Eager could not compile ", program->name, " (", program->nodes.size(),
-        " ops, sizes up to ", program->bounds->bound[0],
-        "); there will be programs for single sizes instead. The compiler said: ", error.what());
+    try {
+      TORCH_WARN("Fused Eager could not compile ", program->name, " (", program->nodes.size(),
+                 " ops, sizes up to ", program->bounds->high[0],
+                 "); other programs serve these sizes. The compiler said: ", error.what());
+    } catch (...) {  // warnings are errors here
+    }
   } catch (const std::exception& error) {
     refusal = error.what();  // a lowering that takes other sizes than these
   }

@@ -87,7 +87,13 @@ trace::FusedPtr meet(const trace::Segment& segment, const trace::Signature& sign
   const uint64_t sights = program->sights.fetch_add(1) + 1;
   if (program->code.state() != trace::Code::State::kAbsent) {
     const bool often = part == Part::kChain ? sights > kRunsOfChain : sights > 1;
-    if (often && program->code.quick() && program->lowerable()) improve_later(program);
+    if (often && program->code.quick()) {
+      if (program->lowerable()) {
+        improve_later(program);
+      } else {
+        ask_for_nodes(*program);
+      }
+    }
     return program;
   }
   if (!program->lowerable()) {

@@ -10,12 +10,14 @@
 
 #include <c10/util/Exception.h>
 
+#include "csrc/base/fork.h"
 #include "csrc/base/gil.h"
 #include "csrc/device/checks.h"
 #include "csrc/device/stream.h"
 #include "csrc/dispatch/call/mode.h"
 #include "csrc/dispatch/fuse/launch.h"
 #include "csrc/dispatch/fuse/padding.h"
+#include "csrc/dispatch/record/recorder.h"
 #include "csrc/dispatch/run/execute.h"
 #include "csrc/pjrt/runtime.h"
 #include "csrc/trace/trace.h"
@@ -193,6 +195,8 @@ std::atomic<int>& when_cell() {
 }  // namespace
 
 bool issue_call(Frame& frame, const trace::ProgramPtr& program, Results& placed) {
+  if (base::in_bad_fork()) [[unlikely]]
+    base::throw_bad_fork();  // the lock below may be one that nobody gives back
   Pending& pending = pending_of(frame.device);
   trace::TraceNode node;
   node.line = issue_line();
@@ -337,7 +341,7 @@ std::exception_ptr launch_for_read(int device) {
 
 void launch_at_read(int device) {
   Pending* const pending = known_pending(device);
-  if (pending == nullptr) return;
+  if (pending == nullptr || Recorder::current() != nullptr) return;
   {
     const std::lock_guard lock(pending->mutex);
     if (pending->planner.pending() < pending->planner.limits().min_nodes) return;
