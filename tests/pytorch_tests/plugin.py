@@ -5,11 +5,13 @@ the process with it. What has a line already is not run again."""
 
 from __future__ import annotations
 
+import ctypes
 import fnmatch
 import json
 import os
 import random
 import resource
+import signal
 import time
 import zlib
 from typing import Any
@@ -95,6 +97,7 @@ def _resident() -> int:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: not without the parent
     from torch.testing._internal import common_utils
 
     common_utils.parse_cmd_line_args()  # as PyTorch's conftest does; it also sets the seed
