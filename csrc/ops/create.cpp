@@ -80,7 +80,9 @@ Value from_both_ends(Call& c, const Value& start, const Value& end, int64_t step
   const Value first = b.broadcast_to(start, dims);
   if (steps <= 1) return first;
   const Value last = b.broadcast_to(end, dims);
-  const Value step = b.broadcast_to(b.divide(b.subtract(end, start), b.scalar(steps - 1, t)), dims);
+  // XLA would multiply by the reciprocal of a divisor that it knows, which rounds twice.
+  const Value gaps = b.optimization_barrier({b.scalar(steps - 1, t)})[0];
+  const Value step = b.broadcast_to(b.divide(b.subtract(end, start), gaps), dims);
   const Value i = b.iota(Type(counter, dims), 0);
   const Value up = b.add(first, b.multiply(step, cast(i, t)));
   const Value back = (steps - 1) - i;
@@ -94,7 +96,8 @@ Value spaced(Call& c) {
   // Like CPU: the bounds get the output's dtype first, and integers are spaced in double.
   const bool whole = !is_float(t) && !is_complex(t);
   const auto bound = [&](std::string_view name) {
-    return c.b.convert(c.scalar(name, whole ? DType::kS64 : t), whole ? DType::kF64 : opmath(t));
+    if (!whole) return c.b.convert(c.scalar(name, t), opmath(t));
+    return c.b.convert(c.b.convert(c.scalar(name, DType::kS64), t), DType::kF64);
   };
   return from_both_ends(c, bound("start"), bound("end"), steps);
 }

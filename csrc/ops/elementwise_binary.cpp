@@ -41,6 +41,20 @@ Values lower_exact_binary(Call& c) {
   return lower_in<f>(c, promoted(c));
 }
 
+// CPU raises for integers, where XLA has a number.
+void check_divisor(Call& c) {
+  const Value by = c.tensor(second_name(c));
+  if (is_float(promoted(c))) return;
+  const Value zero = c.b.eq(by, zeros_like(by));
+  c.check_range(c.b.convert(zero, DType::kS64), 0, 1, "ZeroDivisionError");
+}
+
+template <math::Binary f>
+Values lower_division(Call& c) {
+  check_divisor(c);
+  return lower_binary<f>(c);
+}
+
 // Integers become the float type of the output.
 template <math::Binary f>
 Values lower_float_binary(Call& c) {
@@ -94,13 +108,14 @@ Values lower_div_mode(Call& c) {
   const std::string mode = c.string("rounding_mode");
   if (mode == "trunc") {
     // CPU rounds the quotient of half types first, so 17.99 becomes 18 and not 17.
-    const Value quotient = lower_binary<math::div>(c)[0];
+    const Value quotient = lower_division<math::div>(c)[0];
     return {math::trunc(cast(quotient, promoted(c)))};
   }
-  return mode == "floor" ? lower_binary<math::div_floor>(c) : lower_float_binary<math::div>(c);
+  return mode == "floor" ? lower_division<math::div_floor>(c) : lower_float_binary<math::div>(c);
 }
 
 Values lower_remainder_scalar_tensor(Call& c) {
+  check_divisor(c);
   const DType t = opmath(promoted(c));
   const Value a = c.b.broadcast_to(c.scalar("self", t), c.out().dims);
   return {math::remainder(a, cast(c.tensor("other"), t))};
@@ -162,10 +177,10 @@ void add_binary(Entries& t) {
       {"mul.Tensor", lower_mul},
       {"div.Tensor", lower_float_binary<math::div>},
       {"div.Tensor_mode", lower_div_mode},
-      {"floor_divide", lower_binary<math::div_floor>},
-      {"floor_divide_.Tensor", lower_binary<math::div_floor>},  // not named as the functional is
-      {"fmod.Tensor", lower_binary<math::fmod>},
-      {"remainder.Tensor", lower_binary<math::remainder>},
+      {"floor_divide", lower_division<math::div_floor>},
+      {"floor_divide_.Tensor", lower_division<math::div_floor>},  // not named as the functional is
+      {"fmod.Tensor", lower_division<math::fmod>},
+      {"remainder.Tensor", lower_division<math::remainder>},
       {"remainder.Scalar_Tensor", lower_remainder_scalar_tensor},
       {"pow.Tensor_Tensor", lower_binary<math::pow>},
       {"pow.Scalar", lower_pow_scalar},

@@ -285,6 +285,9 @@ Values lower_index(Call& c) {
     if (!indices[i]) continue;
     const int64_t dim = static_cast<int64_t>(i);
     const int64_t size = self.dim(dim);
+    if (size == 0 && c.out().numel() != 0) {
+      throw std::invalid_argument("[index] expected elements along the dimension");
+    }
     const std::string message =
         "index {} is out of bounds for dimension " + std::to_string(position++);
     if (self.type().varies(dim)) {

@@ -97,7 +97,7 @@ Values lower__linalg_eigh(Call& c) {
   const Value middle =
       c.b.select(positions(a, Compare::kEq), cast(real(a), a.dtype()), zeros_like(a));
   const Value whole = half + adjoint(half) + middle;
-  if (a.numel() != 0) {
+  if (a.numel() != 0 && a.dim(-1) > 2) {  // LAPACK has no iteration that could fail below
     const Value info = info_of_nans(flat(whole), std::max<int64_t>(a.dim(-1) - 1, 1));
     c.check_info(c.b.reshape(info, batch_of(a)), "linalg.eigh");
   }

@@ -46,6 +46,9 @@ Nll nll(Call& c) {
   const Value self = c.tensor("self");
   const DType t = opmath(self.dtype());
   const Value given = c.tensor("target");
+  if (given.dtype() != DType::kS64 && given.dtype() != DType::kU8) {
+    throw std::invalid_argument("[nll_loss] expected a target of int64 or uint8");
+  }
   const bool batched = self.rank() > 1;
   const int64_t n = batched ? self.dim(0) : 1;
   const int64_t classes = self.dim(batched ? 1 : 0);
@@ -307,6 +310,9 @@ Value times_weight(Call& c, const Value& loss) {
 Values lower_binary_cross_entropy(Call& c) {
   Builder& b = c.b;
   const Pair p = pair(c);
+  const Value fine = b.and_(b.ge(p.x, zeros_like(p.x)), b.le(p.x, ones_like(p.x)));  // not a NaN
+  c.check_range(b.convert(fine, DType::kS64), 1, 2,
+                "all elements of input should be between 0 and 1");
   const Value floor = b.like(p.x, -100);  // keeps 0 * log(0) out, as on CPU
   const Value log_x = nan_maximum(b.log(p.x), floor);
   const Value log_rest = nan_maximum(b.log_plus_one(-p.x), floor);

@@ -107,6 +107,7 @@ Values lower_extreme_dim(Call& c, bool largest) {
   if (x.rank() == 0) {
     x = c.b.reshape(x, {1});
   }
+  if (x.dim(dim) == 0) throw std::invalid_argument("[max] expected elements along the dimension");
   const Extreme found = extreme(x, dim, largest);
   return {c.b.reshape(found.value, c.out(0).dims), c.b.reshape(found.index, c.out(1).dims)};
 }
@@ -122,6 +123,20 @@ Values lower_arg_extreme(Call& c, bool largest) {
     x = c.b.reshape(x, {x.numel()});
   }
   return {c.b.reshape(extreme(x, dim, largest).index, c.out().dims)};
+}
+
+void expect_elements(Call& c) {
+  if (c.tensor("self").numel() == 0) throw std::invalid_argument("[max] expected elements");
+}
+
+Values lower_max(Call& c) {
+  expect_elements(c);
+  return lower_amax(c);
+}
+
+Values lower_min(Call& c) {
+  expect_elements(c);
+  return lower_amin(c);
 }
 
 Values lower_max_dim(Call& c) { return lower_extreme_dim(c, true); }
@@ -261,8 +276,8 @@ void add_reduce(Entries& t) {
   t.push_back({.name = "aminmax", .lower = lower_aminmax});
   t.push_back({.name = "_aminmax", .lower = lower_aminmax, .no_meta = true});
   t.push_back({.name = "_aminmax.dim", .lower = lower_aminmax, .no_meta = true});
-  t.push_back({.name = "max", .lower = lower_amax});
-  t.push_back({.name = "min", .lower = lower_amin});
+  t.push_back({.name = "max", .lower = lower_max});
+  t.push_back({.name = "min", .lower = lower_min});
   t.push_back({.name = "max.dim", .lower = lower_max_dim, .overlap = Overlap::kSameOnly});
   t.push_back({.name = "min.dim", .lower = lower_min_dim, .overlap = Overlap::kSameOnly});
   t.push_back({.name = "argmax", .lower = lower_argmax});

@@ -231,6 +231,9 @@ Values lower_index_put(Call& c) {
       return {put_masked(c, self, indices[i], values, dim, accumulate)};
     }
     const int64_t size = self.dim(dim);
+    if (size == 0 && indices[i].numel() != 0) {
+      throw std::invalid_argument("[index] expected elements along the dimension");
+    }
     if (self.type().varies(dim)) {
       const Value limit = size_of(self, dim, DType::kS64);
       c.check_index(indices[i], -limit, limit, out_of_bounds(position++, size));

@@ -194,6 +194,9 @@ Values lower_upsample(Call& c) {
   const DType t = x.dtype();
   const bool copies = mode == Mode::kNearest || mode == Mode::kNearestExact;
   const bool bytes = !copies && is_integer(t);
+  if (!is_float(t) && (t != DType::kU8 || (!copies && n != 2))) {
+    throw std::invalid_argument("[upsample] expected floats or bytes");
+  }
   std::vector<Band> maps = bands<n>(c, mode, x.dims(), c.out().dims, t);
   if (!copies) x = cast(x, float_math(t));
   for (int i = n - 1; i >= 0; --i) {

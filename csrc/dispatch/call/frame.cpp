@@ -445,7 +445,10 @@ uint64_t range_of(const RawScalar& raw) {
 }
 
 // Raises what CPU does for a number that the dtype cannot hold.
-void check_stored(const c10::Scalar& number, c10::ScalarType dtype) {
+void check_stored(const Op& op, const c10::Scalar& number, c10::ScalarType dtype) {
+  TORCH_CHECK(op.entry->name != "index_fill.int_Scalar" || !number.isComplex() ||
+                  c10::isComplexType(dtype),
+              "index_fill_(): Converting complex Scalar to non-complex type is not supported");
   switch (dtype) {
 #define TORCH_TPU_CASE(T, name)        \
   case c10::ScalarType::name:          \
@@ -465,7 +468,9 @@ void Frame::add_scalar(const c10::IValue& value, const ArgPlan& plan) {
     key.add(kNoneWord);
     return;
   }
-  if (op.entry->stores_numbers) check_stored(value.toScalar(), args[0].toTensor().scalar_type());
+  if (op.entry->stores_numbers) {
+    check_stored(op, value.toScalar(), args[0].toTensor().scalar_type());
+  }
   const RawScalar raw = raw_scalar(value);
   const auto type = static_cast<uint64_t>(raw.type);
   if (is_known(op, plan, raw)) {

@@ -45,6 +45,27 @@ void check_mask_shape(const at::Tensor& mask, const at::Tensor& self, int64_t at
   }
 }
 
+// As ATen does where it expands masks, and where it makes a masked_fill of a write.
+void warn_of_bytes(const Op& op, c10::Stack* stack, c10::ArrayRef<c10::IValue> items) {
+  int given = 0;
+  int bytes = 0;
+  for (const c10::IValue& item : items) {
+    if (!item.isTensor() || !item.toTensor().defined()) continue;
+    ++given;
+    bytes += item.toTensor().scalar_type() == c10::ScalarType::Byte ? 1 : 0;
+  }
+  if (bytes == 0) return;
+  TORCH_CHECK(given > 1 || !has_argument(op, "values") ||
+                  argument(op, stack, "values").toTensor().numel() != 1 ||
+                  argument(op, stack, "accumulate").toBool(),
+              "masked_fill_ only supports boolean masks, but got mask with dtype unsigned char");
+  for (int i = 0; i < bytes; ++i) {
+    TORCH_WARN(
+        "indexing with dtype torch.uint8 is now deprecated, please use a dtype torch.bool "
+        "instead.");
+  }
+}
+
 at::Tensor on_device(const at::Tensor& host, int device) {
   const at::Tensor dense = host.contiguous();
   return device::make_tensor(dense.sizes(), dense.strides(), dense.scalar_type(), device,
@@ -71,6 +92,7 @@ void expand_masks(const Op& op, c10::Stack* stack) {
   const auto given = [](const c10::IValue& item) {
     return item.isTensor() && item.toTensor().defined();
   };
+  warn_of_bytes(op, stack, items);
   int tensors = 0;
   int masks = 0;
   bool on_host = false;
