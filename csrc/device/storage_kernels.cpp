@@ -1,7 +1,9 @@
 // Kernels that touch only metadata and storages: factories without contents, set_, resize_, views.
 // None of them runs anything on the device.
+#include <ATen/Context.h>
 #include <ATen/EmptyTensor.h>
 #include <ATen/core/Tensor.h>
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/_reshape_alias_native.h>
 #include <ATen/ops/as_strided_native.h>
 #include <ATen/ops/is_set_to_native.h>
@@ -40,6 +42,28 @@ int device_index(optional<c10::Device> device) {
   return check_device(device ? device->index() : -1);
 }
 
+// With deterministic algorithms memory that nobody has written yet has a known value: `from` is the
+// first such element of the storage.
+void fill_unwritten(const at::Tensor& tensor, int64_t from) {
+  const at::Context& context = at::globalContext();
+  if (!context.deterministicAlgorithms() || !context.deterministicFillUninitializedMemory()) return;
+  const auto item = static_cast<int64_t>(tensor.itemsize());
+  const int64_t elements = static_cast<int64_t>(tensor.storage().nbytes()) / item;
+  if (from >= elements) return;
+  const at::NoGradGuard no_grad;
+  const at::Tensor unwritten = tensor.detach().as_strided({elements - from}, {1}, from);
+  if (c10::isFloatingType(tensor.scalar_type()) || tensor.is_complex()) {
+    unwritten.fill_(std::numeric_limits<double>::quiet_NaN());
+  } else if (tensor.scalar_type() == c10::ScalarType::Bool) {
+    unwritten.fill_(true);
+  } else {
+    const bool is_signed = c10::isSignedType(tensor.scalar_type());
+    const auto largest = ~uint64_t{0} >> (64 - 8 * item + (is_signed ? 1 : 0));
+    unwritten.fill_(is_signed || item < 8 ? c10::Scalar(static_cast<int64_t>(largest))
+                                          : c10::Scalar(largest));
+  }
+}
+
 at::Tensor empty_strided(IntArrayRef size, IntArrayRef stride, optional<c10::ScalarType> dtype,
                          optional<c10::Layout> layout, optional<c10::Device> device,
                          optional<bool> pin_memory) {
@@ -48,7 +72,9 @@ at::Tensor empty_strided(IntArrayRef size, IntArrayRef stride, optional<c10::Sca
   at::detail::check_size_nonnegative(size);
   const size_t item = c10::elementSize(type);
   check_room(index, at::detail::computeStorageNbytes(size, stride, item));
-  return make_tensor(size, stride, type, index);
+  at::Tensor result = make_tensor(size, stride, type, index);
+  fill_unwritten(result, 0);
+  return result;
 }
 
 at::Tensor empty(IntArrayRef size, optional<c10::ScalarType> dtype, optional<c10::Layout> layout,
@@ -87,7 +113,11 @@ const at::Tensor& resize_(const at::Tensor& self, IntArrayRef size,
   at::detail::check_size_nonnegative(size);
   c10::TensorImpl& tensor = *self.unsafeGetTensorImpl();
   if (tensor.sizes() != size) {
+    const size_t had = tensor.unsafe_storage().nbytes();
     resize_tensor(tensor, size, std::nullopt, tensor.storage_offset());
+    if (tensor.unsafe_storage().nbytes() > had) {
+      fill_unwritten(self, static_cast<int64_t>(had / tensor.itemsize()));
+    }
   }
   if (memory_format) {
     TORCH_CHECK(*memory_format != c10::MemoryFormat::Preserve, "Unsupported memory format ",

@@ -352,9 +352,7 @@ Values lower_convolution_backward_overrideable(Call& c) {
 }  // namespace
 
 void add_conv(Entries& t) {
-  t.push_back({.name = "convolution_overrideable",
-               .lower = lower_convolution_overrideable,
-               .no_meta = true});
+  t.push_back({.name = "convolution_overrideable", .lower = lower_convolution_overrideable});
   t.push_back({.name = "convolution_backward_overrideable",
                .lower = lower_convolution_backward_overrideable,
                .no_meta = true});

@@ -108,11 +108,11 @@ Values lower_linspace(Call& c) {
   if (c.integer("steps") == 1) {
     return {c.b.broadcast_to(c.scalar("start", out.dtype), out.dims)};
   }
-  return {spaced(c)};
+  return {c.b.reshape(spaced(c), out.dims)};
 }
 
 Values lower_logspace(Call& c) {
-  const Value exponents = spaced(c);
+  const Value exponents = c.b.reshape(spaced(c), c.out().dims);
   const Value base = c.scalar("base", exponents.dtype());
   return {c.b.power(c.b.broadcast_to(base, exponents.dims()), exponents)};
 }
@@ -216,10 +216,14 @@ void add_create(Entries& t) {
   t.push_back({.name = "fill.Scalar",
                .lower = lower_fill_scalar,
                .overwrites = true,
+               .constant = true,
                .stores_numbers = true});
-  t.push_back(
-      {.name = "fill.Tensor", .lower = lower_fill_tensor, .cpu_scalars = true, .overwrites = true});
-  t.push_back({.name = "zero", .lower = lower_zero, .overwrites = true});
+  t.push_back({.name = "fill.Tensor",
+               .lower = lower_fill_tensor,
+               .cpu_scalars = true,
+               .overwrites = true,
+               .constant = true});
+  t.push_back({.name = "zero", .lower = lower_zero, .overwrites = true, .constant = true});
   // Autograd's lazy zero; here a constant is as cheap.
   t.push_back({.name = "_efficientzerotensor", .lower = lower_zero});
   // The bounds decide the size, so they are part of the key.

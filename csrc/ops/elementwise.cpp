@@ -134,9 +134,33 @@ Value rsqrt(const Value& x) { return x.builder().rsqrt(x); }
 Value exp(const Value& x) { return x.builder().exponential(x); }
 Value exp2(const Value& x) { return x.builder().power(x.builder().like(x, 2), x); }
 Value expm1(const Value& x) { return x.builder().exponential_minus_one(x); }
-Value log(const Value& x) { return x.builder().log(x); }
-Value log2(const Value& x) { return log(x) * (1 / std::numbers::ln2); }
-Value log10(const Value& x) { return log(x) * (1 / std::numbers::ln10); }
+// XLA's logarithm of a complex number is not infinite where one part is and the other is NaN.
+Value log(const Value& x) {
+  Builder& b = x.builder();
+  const Value natural = b.log(x);
+  if (!is_complex(x.dtype())) return natural;
+  const Value re = b.real(x), im = b.imag(x);
+  const Value infinity = b.like(re, std::numeric_limits<double>::infinity());
+  const Value infinite = b.or_(b.eq(b.abs(re), infinity), b.eq(b.abs(im), infinity));
+  const Value nan = b.or_(b.ne(re, re), b.ne(im, im));
+  const Value magnitude = b.select(nan, b.add(re, im), b.real(natural));
+  return b.complex(b.select(infinite, infinity, magnitude), b.imag(natural));
+}
+
+namespace {
+
+// Part by part: the product of complex numbers makes NaN of an infinite part times 0.
+Value log_of_base(const Value& x, double base_log) {
+  const Value natural = log(x);
+  if (!is_complex(x.dtype())) return natural * (1 / base_log);
+  Builder& b = x.builder();
+  return b.complex(b.real(natural) * (1 / base_log), b.imag(natural) * (1 / base_log));
+}
+
+}  // namespace
+
+Value log2(const Value& x) { return log_of_base(x, std::numbers::ln2); }
+Value log10(const Value& x) { return log_of_base(x, std::numbers::ln10); }
 Value log1p(const Value& x) { return x.builder().log_plus_one(x); }
 Value asin(const Value& x) { return x.builder().asin(x); }
 Value acos(const Value& x) { return x.builder().acos(x); }

@@ -224,6 +224,16 @@ Values lower_random(Call& c) {
   return draw_integers(c, 0, static_cast<uint64_t>(largest_of(c.out().dtype)) + 1);
 }
 
+void warn_of_precision(int64_t bound, const char* name, DType t) {
+  const int digits = mantissa_digits(t);
+  const int64_t limit = int64_t{1} << digits;
+  if (bound >= -limit && bound <= limit) return;
+  TORCH_WARN(name, " is out of bounds [-(2^", digits, "), 2^", digits,
+             "]. Due to precision limitations ", type_name(t), " can support discrete uniform ",
+             "distribution only within this range. This warning will become an error in later ",
+             "versions of PyTorch.");
+}
+
 // What CPU checks in the kernel, so the Meta kernel does not.
 Values draw_between(Call& c, int64_t from, int64_t to) {
   const DType t = c.out().dtype;
@@ -238,6 +248,8 @@ Values draw_between(Call& c, int64_t from, int64_t to) {
     const double limit = largest_float(t);
     TORCH_CHECK(std::abs(double(from)) <= limit, "from is out of bounds for ", type_name(t));
     TORCH_CHECK(std::abs(double(to - 1)) <= limit, "to - 1 is out of bounds for ", type_name(t));
+    warn_of_precision(from, "from", t);
+    warn_of_precision(to - 1, "to - 1", t);
   }
   return draw_integers(c, from, static_cast<uint64_t>(to) - static_cast<uint64_t>(from));
 }

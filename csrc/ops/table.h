@@ -60,6 +60,8 @@ struct Entry {
   // Whether it is an error that an argument it reads shares memory with one it writes. Where an
   // entry says nothing, its family does, in table.cpp.
   std::optional<Overlap> overlap = std::nullopt;
+  // Writes the same value everywhere, so an element may be written twice (fill).
+  bool constant = false;
   // PyTorch refuses some values of its Scalar arguments, by sign or against 1: which of these
   // ranges they are in is part of the key. Always so for random ops.
   bool checks_numbers = false;

@@ -1,4 +1,6 @@
 // Builder: reductions and window ops.
+#include <algorithm>
+
 #include "csrc/stablehlo/builder_impl.h"
 
 namespace torch_tpu::stablehlo {
@@ -114,8 +116,40 @@ Value Builder::reduce(const Value& x, const Value& init, const Dims& dims, Reduc
   return reduce({x}, {init}, dims, reduction_body("reduce", *this, kind))[0];
 }
 
+namespace {
+
+// XLA:CPU gives large reductions to a library that takes 8 dimensions and writes beyond its memory
+// with more.
+constexpr int64_t kMostReducedRank = 8;
+
+// The kept dimensions first, as one, then those reduced, as another; so that XLA does not take them
+// apart again.
+Value as_rows(Builder& b, const Value& x, const Dims& kept, const Dims& dims) {
+  Dims order = kept;
+  order.insert(order.end(), dims.begin(), dims.end());
+  Dims two = {1, 1};
+  for (int64_t d : kept) two[0] *= x.dim(d);
+  for (int64_t d : dims) two[1] *= x.dim(d);
+  return b.optimization_barrier({b.reshape(b.transpose(x, order), two)})[0];
+}
+
+}  // namespace
+
 Values Builder::reduce(const Values& xs, const Values& inits, const Dims& dims,
                        const Region& body) {
+  if (!xs.empty() && xs[0].rank() > kMostReducedRank && xs[0].type().is_static()) {
+    Dims kept, sizes;
+    for (int64_t d = 0; d < xs[0].rank(); ++d) {
+      if (std::find(dims.begin(), dims.end(), d) != dims.end()) continue;
+      kept.push_back(d);
+      sizes.push_back(xs[0].dim(d));
+    }
+    Values rows;
+    for (const Value& x : xs) rows.push_back(as_rows(*this, x, kept, dims));
+    Values results = reduce(rows, inits, {1}, body);
+    for (Value& result : results) result = reshape(result, sizes);
+    return results;
+  }
   Values operands = xs;
   const Type shape = check_inits(impl_->graph, "reduce", operands, inits);
   check_dims("reduce", dims, shape.rank());

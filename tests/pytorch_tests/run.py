@@ -18,6 +18,7 @@ import argparse
 import json
 import os
 import queue
+import re
 import sys
 import threading
 import time
@@ -204,7 +205,7 @@ def _row(name: str, counts: Counter[str]) -> str:
 
 def twin_of(test: str) -> str:
     """The name of the same test on the CPU."""
-    return test.replace("PRIVATEUSE1::", "CPU::").replace("_tpu", "_cpu")
+    return re.sub("(PRIVATEUSE1|TPU)::", "CPU::", test).replace("_tpu", "_cpu")
 
 
 def last_line(text: str) -> str:

@@ -51,6 +51,30 @@ namespace {
 
 using at::Tensor;
 
+// PyTorch leaves it to the device. As on CPU, channels come last in the result if they do in an
+// operand.
+Tensor convolution(const Tensor& input, const Tensor& weight, const std::optional<Tensor>& bias,
+                   at::IntArrayRef stride, at::IntArrayRef padding, at::IntArrayRef dilation,
+                   bool transposed, at::IntArrayRef output_padding, int64_t groups) {
+  TORCH_CHECK(input.scalar_type() == weight.scalar_type(), "expected scalar type ",
+              input.scalar_type(), " but found ", weight.scalar_type());
+  TORCH_CHECK(!bias || !bias->defined() || bias->scalar_type() == input.scalar_type(),
+              "Input type (", input.dtype().name(), ") and bias type (", bias->dtype().name(),
+              ") should be the same");
+  c10::DimVector sizes = {input.size(0), transposed ? weight.size(1) * groups : weight.size(0)};
+  for (size_t i = 0; i < stride.size(); ++i) {
+    const auto d = static_cast<int64_t>(i) + 2;
+    const int64_t reach = dilation[i] * (weight.size(d) - 1);
+    sizes.push_back(
+        transposed
+            ? (input.size(d) - 1) * stride[i] - 2 * padding[i] + reach + output_padding[i] + 1
+            : (input.size(d) + 2 * padding[i] - reach - 1) / stride[i] + 1);
+  }
+  at::MemoryFormat format = input.suggest_memory_format();
+  if (format == at::MemoryFormat::Contiguous) format = weight.suggest_memory_format();
+  return at::empty(sizes, input.options().memory_format(format));
+}
+
 // PyTorch's own, in C++.
 const c10::KernelFunction* find_kernel(const std::string& name) {
   using Kernels = std::unordered_map<std::string, c10::KernelFunction>;
@@ -110,6 +134,7 @@ const c10::KernelFunction* find_kernel(const std::string& name) {
     add("threshold_backward", &at::meta::threshold_backward);
     add("sum.dim_IntList", &at::meta::sum);
     add("mean.dim", &at::meta::mean);
+    add("convolution_overrideable", &convolution);
     return out;
   }();
   const auto at = all->find(name);
@@ -120,6 +145,14 @@ const c10::KernelFunction* find_kernel(const std::string& name) {
 
 bool is_float(const Tensor& tensor) {
   return tensor.is_meta() && tensor.scalar_type() == at::kFloat && tensor.is_contiguous();
+}
+
+// Any shape of `steps` elements will do.
+bool spaced(c10::Stack& stack) {
+  const Tensor out = stack.back().toTensor();
+  if (out.numel() != stack[2].toInt()) return false;
+  stack = {out};
+  return true;
 }
 
 bool embedding(c10::Stack& stack) {
@@ -212,6 +245,7 @@ bool run_plain_meta(const Op& op, c10::Stack& stack) {
   if (op.name == "aten::masked_fill.Scalar") return masked_fill(stack);
   if (op.name == "aten::relu" || op.name == "aten::abs") return like_self(stack);
   if (op.name == "aten::where.self") return where(stack);
+  if (op.name == "aten::linspace.out" || op.name == "aten::logspace.out") return spaced(stack);
   return false;
 }
 

@@ -92,6 +92,11 @@ void run_and_copy_out(const Op& op, c10::Stack* stack) {
       inner.push_back(value);
     }
   }
+  for (const at::Tensor& out : outs) {
+    TORCH_CHECK(out.device() == inner[0].toTensor().device(),
+                "Expected all tensors to be on the same device, but found at least two devices, ",
+                inner[0].toTensor().device(), " and ", out.device(), "!");
+  }
   if (op.entry->overlap == ops::Overlap::kNone) {
     for (const at::Tensor& out : outs) {
       at::assert_no_internal_overlap(out);
