@@ -130,6 +130,33 @@ OPS: dict[str, Callable[[str], Any]] = {
     "csr moved": lambda d: csr("cpu").to(d).to("cpu").to(d),
     "csr row": lambda d: csr(d)[1],
     "csr transposed": lambda d: csr(d).t(),
+    "csr add": lambda d: csr(d) + csr(d).mul(2),
+    "csr add dense": lambda d: csr(d).add(dense(d, 4, 3), alpha=2),
+    "csr mul": lambda d: csr(d) * csr(d),
+    "csr mm": lambda d: csr(d) @ dense(d, 3, 5),
+    "csr addmm": lambda d: torch.addmm(dense(d, 5), csr(d), dense(d, 3, 5), beta=2, alpha=3),
+    "csr mm csr": lambda d: csr(d) @ csr(d).t().to_sparse_csr(),
+    "csc mm": lambda d: coo(d).to_sparse_csc() @ dense(d, 3, 5),
+    "dense mm csr": lambda d: dense(d, 5, 4) @ csr(d),
+    "csr mv": lambda d: csr(d) @ dense(d, 3),
+    "csr addmv": lambda d: torch.addmv(dense(d, 4), csr(d), dense(d, 3), beta=2, out=dense(d, 4)),
+    "csr sum 0": lambda d: torch._sparse_csr_sum(csr(d), 0, keepdim=True),
+    "csr sum 1": lambda d: torch._sparse_csr_sum(csr(d), 1, keepdim=True),
+    "csr prod": lambda d: torch._sparse_csr_prod(csr(d), (0, 1), keepdim=True),
+    "csr to bsr": lambda d: csr(d).to_sparse_bsr((2, 3)),
+    "csc to bsc": lambda d: coo(d).to_sparse_csc().to_sparse_bsc((2, 3)),
+    "coo to bsr": lambda d: hybrid(d).to_sparse_bsr((2, 1)),
+    "bsr mm": lambda d: dense(d, 4, 4).to_sparse_bsr((2, 2)) @ dense(d, 4, 5),
+    "sampled_addmm": lambda d: torch.sparse.sampled_addmm(
+        csr(d), dense(d, 4, 5), dense(d, 5, 3), beta=0.5, alpha=2
+    ),
+    "mm sum": lambda d: torch.sparse.mm(csr(d), dense(d, 3, 5), "sum"),
+    "mm mean": lambda d: torch.sparse.mm(csr(d), dense(d, 3, 5), "mean"),
+    "mm amax": lambda d: torch.sparse.mm(csr(d), dense(d, 3, 5), "amax"),
+    "mm amin": lambda d: torch.sparse.mm(csr(d), dense(d, 3, 5), "amin"),
+    "triangular_solve": lambda d: torch.triangular_solve(
+        dense(d, 3, 2), (dense(d, 3, 3) + 2 * torch.eye(3, device=d)).tril().to_sparse_csr(), False
+    )[0],
 }
 
 
@@ -163,6 +190,11 @@ def gradient(run: Callable[..., torch.Tensor], *make: Make) -> Callable[[str], A
             torch.tensor(INDICES, device=v.device), v, (4, 3)).coalesce() * 3,
             lambda d: dense(d, 6)),
         gradient(lambda x: x.sparse_mask(coo(x.device.type, True)), lambda d: dense(d, 4, 3)),
+        gradient(torch.sparse.mm, csr, lambda d: dense(d, 3, 5)),
+        gradient(lambda a, b: torch.sparse.mm(a, b, "mean"), csr, lambda d: dense(d, 3, 5)),
+        gradient(lambda a, b: torch.sparse.mm(a, b, "amax"), csr, lambda d: dense(d, 3, 5)),
+        gradient(torch.sparse.sampled_addmm, csr,
+            lambda d: dense(d, 4, 2), lambda d: dense(d, 2, 3)),
     ],
 )  # fmt: skip
 def test_gradients(case: Callable[[str], Any]) -> None:
