@@ -5,11 +5,13 @@ the process with it. What has a line already is not run again."""
 
 from __future__ import annotations
 
+import ctypes
 import fnmatch
 import json
 import os
 import random
 import resource
+import signal
 import time
 import zlib
 from typing import Any
@@ -37,7 +39,9 @@ class Steps:
         share, shares = self.order["share"]
         if zlib.crc32(name.encode()) % shares != share:
             return False
-        if self.order["device_only"] and "PRIVATEUSE1" not in name:
+        # The suffix is that of the device once PyTorch knows its name.
+        of_device = name.split("::")[0].endswith(("PRIVATEUSE1", "TPU"))
+        if self.order["device_only"] and not of_device:
             return False
         sample = self.order["sample"]
         if sample < 1 and random.Random(f"{self.order['seed']} {name}").random() >= sample:
@@ -95,6 +99,7 @@ def _resident() -> int:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: not without the parent
     from torch.testing._internal import common_utils
 
     common_utils.parse_cmd_line_args()  # as PyTorch's conftest does; it also sets the seed
