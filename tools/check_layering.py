@@ -18,6 +18,7 @@ ORDER = (
     *("base", "pjrt", "stablehlo", "ops", "trace", "cache", "device"),
     *("dispatch/call", "dispatch/report", "dispatch/program", "dispatch/run", "dispatch/record"),
     *("dispatch/fuse", "dispatch/graph", "dispatch/sharded", "dispatch/tiers", "dispatch/kernels"),
+    "dispatch/sparse",
     *("dispatch/foreign", "dispatch", "distributed", "bindings"),
 )
 NARROWER: dict[str, tuple[str, ...]] = {

@@ -1,5 +1,4 @@
-"""Sparse and other layouts are not supported on the device: nothing makes such a tensor there. The
-error says so, and what to do."""
+"""Quantized and mkldnn tensors do not exist on the device: the error says so, and what to do."""
 
 from __future__ import annotations
 
@@ -9,9 +8,6 @@ from typing import Any
 import pytest
 import torch
 
-CSR = ([0, 1, 1], [0], [1.0], (2, 2))
-COO = ([[0], [1]], [1.0], (2, 2))
-
 
 def eye() -> torch.Tensor:
     return torch.eye(2, device="tpu")
@@ -20,24 +16,7 @@ def eye() -> torch.Tensor:
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: eye().to_sparse(),
-        lambda: eye().to_sparse(1),
-        lambda: eye().to_sparse(layout=torch.sparse_csr),
-        lambda: eye().to_sparse_coo(),
-        lambda: eye().to_sparse_csr(),
-        lambda: eye().to_sparse_csc(),
-        lambda: eye().to_sparse_bsr((1, 1)),
-        lambda: eye().to_sparse_bsc((1, 1)),
         lambda: eye().to_mkldnn(),
-        lambda: eye().requires_grad_().to_sparse_csr(),
-        lambda: torch.sparse_csr_tensor(*CSR, device="tpu"),
-        lambda: torch.sparse_csr_tensor(*CSR).to("tpu"),
-        lambda: torch.sparse_compressed_tensor(*CSR, layout=torch.sparse_csr, device="tpu"),
-        lambda: torch.sparse_csr_tensor(*(torch.tensor(v, device="tpu") for v in CSR[:3])),
-        lambda: torch.sparse_coo_tensor(*COO, device="tpu"),
-        lambda: torch.sparse_coo_tensor(*COO).to("tpu"),
-        lambda: torch.zeros(2, 2, layout=torch.sparse_coo, device="tpu"),
-        lambda: torch.empty(2, 2, layout=torch.sparse_csr, device="tpu"),
         lambda: torch.quantize_per_tensor(eye(), 0.1, 0, torch.quint8),
     ],
 )
@@ -47,8 +26,3 @@ def test_other_layouts_are_refused(make: Callable[[], Any]) -> None:
     ):
         make()
     assert torch.equal(eye().cpu(), torch.eye(2))  # nothing is left behind
-
-
-def test_by_way_of_the_cpu() -> None:
-    sparse = eye().cpu().to_sparse_csr()
-    assert torch.equal(sparse.to_dense().to("tpu"), eye())

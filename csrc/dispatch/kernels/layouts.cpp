@@ -1,5 +1,5 @@
-// Tensors on the device are strided. What would make one of another layout, or takes one that got
-// there in some other way, is refused by name: nothing could compute with it, nor print it.
+// Quantized and mkldnn tensors do not exist on the device. What would make one is refused by name:
+// nothing could compute with it, nor print it. Sparse ones are in csrc/dispatch/sparse.
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/library.h>
 
@@ -9,34 +9,15 @@ namespace {
 void refuse(const c10::OperatorHandle& op, c10::Stack*) {
   TORCH_CHECK_NOT_IMPLEMENTED(
       false, "The operator '", op.schema().operator_name(),
-      "' needs a tensor with a layout that is not supported on device tpu: only dense (strided) "
-      "tensors are, no sparse, quantized or nested ones. Keep that tensor on the CPU, or make it "
-      "dense there first: x.cpu().to_sparse_csr(), y.to_dense().to('tpu').");
-}
-
-// What would make such a tensor.
-void refuse_all(torch::Library& m) {
-  for (const char* name :
-       {"_to_sparse", "_to_sparse.sparse_dim", "_to_sparse_csr", "_to_sparse_csc", "_to_sparse_bsr",
-        "_to_sparse_bsc", "_sparse_compressed_tensor_unsafe", "_sparse_csr_tensor_unsafe",
-        "_sparse_csc_tensor_unsafe", "_sparse_bsr_tensor_unsafe", "_sparse_bsc_tensor_unsafe",
-        "_sparse_compressed_tensor_with_dims", "sparse_compressed_tensor.comp_plain_value_size",
-        "sparse_compressed_tensor.comp_plain_value", "to_mkldnn"}) {
-    m.impl(name, torch::CppFunction::makeFromBoxedFunction<&refuse>());
-  }
+      "' needs a tensor with a layout that is not supported on device tpu: dense (strided) and "
+      "sparse tensors are, no quantized or mkldnn ones. Keep that tensor on the CPU, or make it "
+      "dense there first: y.to_dense().to('tpu').");
 }
 
 }  // namespace
 
-TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) { refuse_all(m); }
-// Where the layout is among the arguments of the call, it decides the key.
-TORCH_LIBRARY_IMPL(aten, SparseCsrPrivateUse1, m) { refuse_all(m); }
-
-TORCH_LIBRARY_IMPL(_, SparsePrivateUse1, m) {
-  m.fallback(torch::CppFunction::makeFromBoxedFunction<&refuse>());
-}
-TORCH_LIBRARY_IMPL(_, SparseCsrPrivateUse1, m) {
-  m.fallback(torch::CppFunction::makeFromBoxedFunction<&refuse>());
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+  m.impl("to_mkldnn", torch::CppFunction::makeFromBoxedFunction<&refuse>());
 }
 TORCH_LIBRARY_IMPL(_, QuantizedPrivateUse1, m) {
   m.fallback(torch::CppFunction::makeFromBoxedFunction<&refuse>());
