@@ -5,11 +5,13 @@ the process with it. What has a line already is not run again."""
 
 from __future__ import annotations
 
+import ctypes
 import fnmatch
 import json
 import os
 import random
 import resource
+import signal
 import time
 import zlib
 from typing import Any
@@ -37,7 +39,7 @@ class Steps:
         share, shares = self.order["share"]
         if zlib.crc32(name.encode()) % shares != share:
             return False
-        if self.order["device_only"] and "PRIVATEUSE1" not in name:
+        if self.order["device_only"] and not for_device(name):
             return False
         sample = self.order["sample"]
         if sample < 1 and random.Random(f"{self.order['seed']} {name}").random() >= sample:
@@ -89,12 +91,20 @@ class Steps:
             self.write(uncollected=str(report.longrepr)[-3000:])
 
 
+def for_device(name: str) -> bool:
+    """Whether a test is of a class that PyTorch made for the device.
+
+    Classes made after the first one was set up have the device's own name as their suffix."""
+    return name.split("::")[0].endswith(("PRIVATEUSE1", "TPU"))
+
+
 def _resident() -> int:
     with open("/proc/self/statm") as file:
         return int(file.read().split()[1]) * resource.getpagesize()
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: not without the parent
     from torch.testing._internal import common_utils
 
     common_utils.parse_cmd_line_args()  # as PyTorch's conftest does; it also sets the seed

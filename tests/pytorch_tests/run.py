@@ -173,7 +173,9 @@ class Run:
         expected = read_expected()
         bad: list[tuple[str, Result]] = []
         total: Counter[str] = Counter()
-        print(f"{'file':<34}{'passed':>8}{'skipped':>9}{'cpu too':>9}{'expected':>9}{'bad':>6}  of run")
+        print(
+            f"{'file':<34}{'passed':>8}{'skipped':>9}{'cpu too':>9}{'expected':>9}{'bad':>6}  of run"
+        )
         for name, results in self.results.items():
             counts: Counter[str] = Counter()
             for test, result in sorted(results.items()):
@@ -204,7 +206,8 @@ def _row(name: str, counts: Counter[str]) -> str:
 
 def twin_of(test: str) -> str:
     """The name of the same test on the CPU."""
-    return test.replace("PRIVATEUSE1::", "CPU::").replace("_tpu", "_cpu")
+    alike = test.replace("PRIVATEUSE1::", "CPU::").replace("TPU::", "CPU::")
+    return alike.replace("_tpu", "_cpu")
 
 
 def last_line(text: str) -> str:

@@ -89,7 +89,11 @@ class Share:
                 _end(child)
 
     def _watch(
-        self, child: subprocess.Popen[bytes], steps: Path, words: Path, say: Callable[[Result], None]
+        self,
+        child: subprocess.Popen[bytes],
+        steps: Path,
+        words: Path,
+        say: Callable[[Result], None],
     ) -> tuple[bool, bool]:
         current, since = "", time.monotonic()
         finished = full = False
