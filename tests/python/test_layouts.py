@@ -38,7 +38,6 @@ def eye() -> torch.Tensor:
         lambda: torch.sparse_coo_tensor(*COO).to("tpu"),
         lambda: torch.zeros(2, 2, layout=torch.sparse_coo, device="tpu"),
         lambda: torch.empty(2, 2, layout=torch.sparse_csr, device="tpu"),
-        lambda: torch.quantize_per_tensor(eye(), 0.1, 0, torch.quint8),
     ],
 )
 def test_other_layouts_are_refused(make: Callable[[], Any]) -> None:
@@ -52,3 +51,21 @@ def test_other_layouts_are_refused(make: Callable[[], Any]) -> None:
 def test_by_way_of_the_cpu() -> None:
     sparse = eye().cpu().to_sparse_csr()
     assert torch.equal(sparse.to_dense().to("tpu"), eye())
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: torch.quantize_per_tensor(eye(), 0.1, 0, torch.quint8),
+        lambda: torch.quantize_per_tensor_dynamic(eye(), torch.qint8, False),
+        lambda: torch.quantize_per_channel(
+            eye(), torch.ones(2, device="tpu"), torch.zeros(2, device="tpu"), 0, torch.qint8
+        ),
+        lambda: torch._empty_affine_quantized([2], scale=1.0, dtype=torch.qint8, device="tpu"),
+        lambda: torch.quantize_per_tensor(torch.eye(2), 0.1, 0, torch.quint8).to("tpu"),
+    ],
+)
+def test_quantized_tensors_are_refused(make: Callable[[], Any]) -> None:
+    with pytest.raises(NotImplementedError, match=r"device tpu has none.*int8 tensors.*PT2E"):
+        make()
+    assert torch.equal(eye().cpu(), torch.eye(2))
