@@ -27,10 +27,10 @@ Sequences sequences_of(Call& c) {
   return s;
 }
 
-// An infinite padding is the extreme number of an integer type.
+// An infinite padding is the extreme number of a type without infinities.
 Value padding_of(Call& c, DType t) {
   const double padding = c.known("padding_value")->to_double();
-  if (stablehlo::is_integer(t) && std::isinf(padding)) {
+  if (!stablehlo::is_float(t) && !stablehlo::is_complex(t) && std::isinf(padding)) {
     return padding > 0 ? c.b.highest(t) : c.b.lowest(t);
   }
   return cast(c.b.scalar(padding, DType::kF64), t);

@@ -1,7 +1,7 @@
 // Nested tensors with the strided layout: one buffer on the device; sizes, strides and offsets of
 // the parts on the host. Most of PyTorch's kernels for them touch the buffer through ATen only and
 // serve any device. Those that read memory are written here, over the parts as plain tensors.
-// Jagged ones (torch/nested in Python) need only the ops of csrc/ops/jagged.cpp.
+// Jagged ones are Python's (torch/nested); what they need is in jagged.cpp.
 #include <vector>
 
 #include <ATen/NestedTensorImpl.h>
@@ -16,8 +16,6 @@
 #include <ATen/ops/native_layer_norm_backward.h>
 #include <ATen/ops/sum.h>
 #include <torch/library.h>
-
-#include "csrc/dispatch/call/op.h"
 
 namespace torch_tpu::dispatch {
 namespace {
@@ -251,24 +249,6 @@ at::Tensor from_padded(const at::Tensor& padded, const at::Tensor& sizes, bool t
   return nested_of(parts, sizes);
 }
 
-// The number of rows decides the result's size: read where it is not given.
-at::Tensor padded_to_jagged(const at::Tensor& dense, at::TensorList offsets,
-                            std::optional<c10::SymInt> total) {
-  TORCH_CHECK(offsets.size() == 1,
-              "_padded_dense_to_jagged_forward(): only a single jagged dim is supported for now");
-  TORCH_CHECK(offsets[0].dim() == 1,
-              "_padded_dense_to_jagged_forward(): expected 1D offsets, but got offsets.dim() == ",
-              offsets[0].dim());
-  TORCH_CHECK(dense.dim() >= 2,
-              "_padded_dense_to_jagged_forward(): expected padded dim >= 2, but padded.dim() == ",
-              dense.dim());
-  const int64_t rows = total ? total->expect_int() : offsets[0].select(0, -1).item<int64_t>();
-  c10::Stack stack{dense, offsets, rows};
-  static const Op* const op = &find_op("aten::_padded_dense_to_jagged_forward");
-  run_op(*op, &stack);
-  return stack[0].toTensor();
-}
-
 TORCH_LIBRARY_IMPL(aten, NestedTensorPrivateUse1, m) {
   for (const char* name : kDeviceNeutral) {
     m.impl(name, torch::CppFunction::makeFromBoxedFunction<&call_host_kernel>());
@@ -286,7 +266,6 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
          TORCH_FN(at::native::_nested_compute_contiguous_strides_offsets));
   m.impl("_nested_tensor_from_mask", TORCH_FN(at::native::NestedTensor_nested_tensor_from_mask));
   m.impl("_nested_from_padded", TORCH_FN(from_padded));
-  m.impl("_padded_dense_to_jagged_forward", TORCH_FN(padded_to_jagged));
 }
 
 }  // namespace
