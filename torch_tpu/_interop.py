@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from torch_tpu import _dlpack, _safetensors_package, _serialization
+from torch_tpu import _dlpack, _nested, _safetensors_package, _serialization
 from torch_tpu._replace import replace
 
 
@@ -22,6 +22,7 @@ def install() -> None:
     _dlpack.install()
     _serialization.install()
     _safetensors_package.install()
+    _nested.install()
 
 
 def _autocast_to_bfloat16() -> None:

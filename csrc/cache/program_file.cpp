@@ -66,7 +66,7 @@ void write(ByteWriter& out, const Program::Output& output) {
 Program::Output read_output(ByteReader& in) {
   Program::Output output;
   output.defined = in.flag();
-  output.value_dtype = read_enum(in, stablehlo::DType::kC128);
+  output.value_dtype = read_enum(in, stablehlo::DType::kC32);
   output.dtype = read_enum(in, c10::ScalarType::Undefined);
   for (Shape* shape : {&output.sizes, &output.strides, &output.base_sizes, &output.base_strides}) {
     *shape = read_shape(in);

@@ -35,7 +35,8 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     has.has_Bool = has.has_Char = has.has_Short = has.has_Int = has.has_Long = 1;
     has.has_Byte = has.has_UInt16 = has.has_UInt32 = has.has_UInt64 = 1;
     has.has_Float8_e4m3fn = has.has_Float8_e5m2 = has.has_BFloat16 = has.has_Half = 1;
-    has.has_Float = has.has_Double = has.has_ComplexFloat = has.has_ComplexDouble = 1;
+    has.has_Float = has.has_Double = has.has_ComplexHalf = 1;
+    has.has_ComplexFloat = has.has_ComplexDouble = 1;
     return capability;
   }
 

@@ -19,6 +19,7 @@
 namespace torch_tpu::ops {
 
 void add_attention_layers(Entries& t);  // attention_layers.cpp
+void add_attention_jagged(Entries& t);  // attention_jagged.cpp
 
 namespace {
 
@@ -296,6 +297,7 @@ void add_attention(Entries& t) {
                .lower = lower_backward,
                .special = known});
   add_attention_layers(t);
+  add_attention_jagged(t);
 }
 
 }  // namespace torch_tpu::ops

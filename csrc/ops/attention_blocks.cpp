@@ -4,15 +4,14 @@
 // are left out of the loop, whose trip count is a constant: compilers do better with that.
 #include <algorithm>
 #include <functional>
-#include <limits>
 
 #include "csrc/ops/attention.h"
+#include "csrc/ops/attention_loop.h"
 #include "csrc/ops/helpers.h"
 
 namespace torch_tpu::ops {
 namespace {
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr int64_t kMaxSide = 512;
 constexpr int64_t kMinSide = 128;
 // Of a block, over all batches and heads: what a device computes on without waiting for memory.
@@ -41,8 +40,6 @@ struct Grid {
   Dims block_dims() const { return {all[0], all[1], rows, columns}; }
 };
 
-int64_t blocks_of(int64_t length, int64_t side) { return (length + side - 1) / side; }
-
 Grid grid_of(const Attention& a) {
   Grid g;
   g.all = a.score_dims();
@@ -69,15 +66,6 @@ struct Block {
   Value row, column;  // where it begins, s32
   Value visible;      // i1 of the block's dims; undefined: all of it is
 };
-
-Value number(Builder& b, int64_t n) { return b.splat_int(n, Type(DType::kS32, {})); }
-
-// One dimension of the block's mask: its position in the whole is at least `first`.
-Value not_before(const Value& start, const Value& first, int64_t dim, const Dims& dims) {
-  Builder& b = start.builder();
-  const Value at = b.iota(Type(DType::kS32, dims), dim);
-  return b.ge(b.add(at, b.broadcast_to(start, dims)), b.broadcast_to(first, dims));
-}
 
 Block block_at(const Grid& g, const Value& i, const Value& j) {
   Builder& b = i.builder();
@@ -135,27 +123,6 @@ Values for_each_block(Builder& b, const Grid& g, const Values& inits,
   return Values(done.begin() + 3, done.end());
 }
 
-// `length` positions of dim `dim` from `start` on.
-struct Slice {
-  Value start;
-  int64_t dim, length;
-
-  Values starts(int64_t rank) const {
-    Values out(rank, number(start.builder(), 0));
-    out[dim] = start;
-    return out;
-  }
-  Value of(const Value& x) const {
-    Dims sizes = x.dims();
-    sizes[dim] = length;
-    return x.builder().dynamic_slice(x, starts(x.rank()), sizes);
-  }
-  Value put(const Value& x, const Value& part) const {
-    return x.builder().dynamic_update_slice(x, part, starts(x.rank()));
-  }
-  Value add(const Value& x, const Value& part) const { return put(x, of(x) + part); }
-};
-
 Slice rows_of(const Grid& g, const Block& block) { return {block.row, 2, g.rows}; }
 Slice columns_of(const Grid& g, const Block& block) { return {block.column, 2, g.columns}; }
 
@@ -190,12 +157,6 @@ Value block_scores(const Attention& a, const Grid& g, const Block& block, const 
 Value dropped_block(const Value& x, const Dropout& dropout, const Grid& g, const Block& block) {
   if (!dropout.state) return x;
   return dropped(x, dropout, g.all, {Value(), Value(), block.row, block.column});
-}
-
-// Where it is -inf: 0, as inf - inf is no number.
-Value finite_shift(const Value& x) {
-  Builder& b = x.builder();
-  return b.select(b.eq(x, b.like(x, -kInfinity)), zeros_like(x), x);
 }
 
 }  // namespace

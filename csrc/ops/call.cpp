@@ -41,6 +41,8 @@ DType to_dtype(c10::ScalarType type) {
       return DType::kF32;
     case c10::ScalarType::Double:
       return DType::kF64;
+    case c10::ScalarType::ComplexHalf:
+      return DType::kC32;
     case c10::ScalarType::ComplexFloat:
       return DType::kC64;
     case c10::ScalarType::ComplexDouble:
@@ -87,8 +89,14 @@ c10::ScalarType to_scalar_type(DType dtype) {
       return c10::ScalarType::ComplexFloat;
     case DType::kC128:
       return c10::ScalarType::ComplexDouble;
+    case DType::kC32:
+      return c10::ScalarType::ComplexHalf;
   }
   return c10::ScalarType::Undefined;
+}
+
+DType compute_dtype(c10::ScalarType type) {
+  return type == c10::ScalarType::ComplexHalf ? DType::kC64 : to_dtype(type);
 }
 
 const Argument* Source::find(std::string_view name) const {
@@ -129,7 +137,7 @@ Values Call::tensors(std::string_view name) { return source_.at(name).tensors; }
 DType Call::dtype(std::string_view name) const {
   const Argument& argument = source_.at(name);
   TORCH_INTERNAL_ASSERT(!argument.infos.empty());
-  return to_dtype(argument.infos[0].dtype);
+  return compute_dtype(argument.infos[0].dtype);
 }
 
 bool Call::contiguous(std::string_view name) const {
@@ -189,7 +197,7 @@ std::string Call::string(std::string_view name) const {
 std::optional<DType> Call::dtype_arg(std::string_view name) const {
   const Argument* argument = source_.find(name);
   if (argument == nullptr || argument->value.isNone()) return std::nullopt;
-  return to_dtype(argument->value.toScalarType());
+  return compute_dtype(argument->value.toScalarType());
 }
 
 Value Call::scalar(std::string_view name, DType dtype) {
@@ -272,7 +280,7 @@ DType Call::common_dtype(std::initializer_list<std::string_view> names) const {
       state.wrapped = promote(state.wrapped, number_type(type));
     }
   }
-  return to_dtype(combine(state.dim, combine(state.zero_dim, state.wrapped)));
+  return compute_dtype(combine(state.dim, combine(state.zero_dim, state.wrapped)));
 }
 
 Value Call::rng_state() {

@@ -31,7 +31,9 @@ using stablehlo::Type;
 using stablehlo::Value;
 using stablehlo::Values;
 
-DType to_dtype(c10::ScalarType type);
+DType to_dtype(c10::ScalarType type);  // as it is stored
+// What a lowering sees in its place: complex64 for complex32, else the same.
+DType compute_dtype(c10::ScalarType type);
 c10::ScalarType to_scalar_type(DType dtype);
 
 // Where the argument values of a call come from; implemented by csrc/trace.

@@ -133,12 +133,41 @@ Dims keep_dims(const Dims& shape, const Dims& reduced) {
   return dims;
 }
 
+namespace {
+
+// Between the bits of two f16 and a complex64.
+Value unpack_complex32(const Value& bits) {
+  Builder& b = bits.builder();
+  const Dims& dims = bits.dims();
+  Dims pairs = dims;
+  pairs.push_back(2);
+  const Value parts = b.convert(b.bitcast_convert(bits, Type(DType::kF16, pairs)), DType::kF32);
+  const int64_t last = bits.rank();
+  return b.complex(b.reshape(b.slice_dim(parts, last, 0, 1), dims),
+                   b.reshape(b.slice_dim(parts, last, 1, 2), dims));
+}
+
+Value pack_complex32(const Value& x) {
+  Builder& b = x.builder();
+  Dims single = x.dims();
+  single.push_back(1);
+  const auto half = [&](const Value& part) {
+    return b.reshape(b.convert(part, DType::kF16), single);
+  };
+  const Value parts = b.concatenate({half(b.real(x)), half(b.imag(x))}, x.rank());
+  return b.bitcast_convert(parts, Type(DType::kC32, x.dims()));
+}
+
+}  // namespace
+
 Value cast(const Value& x, DType dtype) {
   Builder& b = x.builder();
   const DType from = x.dtype();
   if (from == dtype) {
     return x;
   }
+  if (from == DType::kC32) return cast(unpack_complex32(x), dtype);
+  if (dtype == DType::kC32) return pack_complex32(cast(x, DType::kC64));
   if (dtype == DType::kBool) {
     return b.ne(x, zeros_like(x));  // NaN is true
   }

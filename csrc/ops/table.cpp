@@ -44,6 +44,7 @@ Entries build() {
       {add_counted},
       {add_histogram},
       {add_segment},
+      {add_jagged},
       {add_ctc},
       {add_create},
       {add_random},

@@ -104,6 +104,7 @@ void add_scatter(Entries& t);     // scatter.cpp
 void add_counted(Entries& t);     // counted.cpp: nonzero, masked_select, unique ...
 void add_histogram(Entries& t);   // histogram.cpp: histc, histogram, bincount
 void add_segment(Entries& t);     // segment.cpp: segment_reduce, repeat_interleave
+void add_jagged(Entries& t);      // jagged.cpp: jagged to padded and back
 void add_ctc(Entries& t);         // ctc.cpp
 void add_embedding(Entries& t);   // embedding.cpp
 void add_shape(Entries& t);       // shape.cpp: cat, flip, roll, repeat, pad, tril, triu ...

@@ -26,6 +26,9 @@ enum class DType : uint8_t {
   kF64,
   kC64,
   kC128,
+  // A complex number of two f16, as it is stored: XLA has no such type, so its bits are a ui32, the
+  // real part in the lower half. Nothing computes in it (compute_dtype in csrc/ops/call.h).
+  kC32,
 };
 
 using Dims = std::vector<int64_t>;
@@ -33,8 +36,8 @@ using Dims = std::vector<int64_t>;
 // MLIR spelling: i1, i8 ... ui64, f8E4M3FN, bf16, complex<f32>.
 std::string_view dtype_name(DType dtype);
 int64_t dtype_bytes(DType dtype);
-bool is_float(DType dtype);  // real floating point, float8 included
-bool is_complex(DType dtype);
+bool is_float(DType dtype);     // real floating point, float8 included
+bool is_complex(DType dtype);   // what computes as such: c64 and c128
 bool is_integer(DType dtype);   // signed or unsigned, not bool
 bool is_unsigned(DType dtype);  // unsigned integers, bool included
 bool is_signed_integer(DType dtype);

@@ -39,6 +39,8 @@ PJRT_Buffer_Type buffer_type(stablehlo::DType dtype) {
       return PJRT_Buffer_Type_C64;
     case DType::kC128:
       return PJRT_Buffer_Type_C128;
+    case DType::kC32:
+      return PJRT_Buffer_Type_U32;
   }
   return PJRT_Buffer_Type_INVALID;
 }

@@ -50,7 +50,7 @@ class NodeLowering {
     std::vector<Type> expected;
     for (const Result& result : node_.results) {
       const bool known = result.dtype != c10::ScalarType::Undefined;
-      expected.emplace_back(known ? ops::to_dtype(result.dtype) : DType::kF32,
+      expected.emplace_back(known ? ops::compute_dtype(result.dtype) : DType::kF32,
                             to_dims(result.sizes));
     }
     ops::Call call(b_, source_, std::move(expected));
@@ -109,7 +109,7 @@ class NodeLowering {
         case TensorArg::Form::kWriteOnly:
           break;
         case TensorArg::Form::kScalar:
-          value = ops::cast(scalar(tensor.scalar), ops::to_dtype(tensor.dtype));
+          value = ops::cast(scalar(tensor.scalar), ops::compute_dtype(tensor.dtype));
           break;
         case TensorArg::Form::kZeros:
           value = b_.splat(0, Type(ops::to_dtype(tensor.dtype), to_dims(tensor.geometry.sizes)));
@@ -122,6 +122,7 @@ class NodeLowering {
                                   ops::to_dtype(tensor.dtype), place(tensor));
           break;
       }
+      if (value.defined()) value = ops::cast(value, ops::compute_dtype(tensor.dtype));
       if (tensor.conj) value = b_.conj(value);
       if (tensor.neg) value = b_.negate(value);
       reads_.push_back(value);

@@ -20,7 +20,7 @@ from torch import fx
 
 from torch_tpu import _C
 from torch_tpu._compile.bounded_recorder import Recorder, Result, outputs
-from torch_tpu._compile.plan import Plan, tensors_of
+from torch_tpu._compile.plan import DEVICE, Plan, tensors_of
 from torch_tpu._compile.sizes import (
     SMALLEST,
     Numbers,
@@ -91,7 +91,7 @@ class BoundedGraph:
         ranges = tuple(self._range(i, value) for i, value in enumerate(values))
         key = (ranges, self._equal(values, ranges))
         numbers = self._evaluate(*values)
-        tensors = [arg for arg in args if isinstance(arg, torch.Tensor)]
+        tensors = _on_device(args)
         floats = self._floats(*values)
         program, results = self._find(key, tensors, numbers, floats)
         if results is None:
@@ -153,7 +153,7 @@ class BoundedGraph:
     def _record(
         self, args: list[Any], ranges: tuple[tuple[int, int], ...], equal: tuple[int, ...]
     ) -> _Program:
-        tensors = [arg for arg in args if isinstance(arg, torch.Tensor)]
+        tensors = _on_device(args)
         device = tensors[0].device
         index = device.index if device.index is not None else _C._current_device()
         with (
@@ -173,6 +173,11 @@ class BoundedGraph:
                 raise UnprovenError(str(error).split("\n", 1)[0]) from error
         _log.debug("%s: bounds %s, %.3f s", self._name, ranges, graph.compile_seconds)
         return _Program(graph, results)
+
+
+def _on_device(args: list[Any]) -> list[torch.Tensor]:
+    """A tensor on the CPU goes through as it is, and tells sizes."""
+    return [arg for arg in args if isinstance(arg, torch.Tensor) and arg.device.type == DEVICE]
 
 
 def _first_of_each(values: list[int], ranges: Any) -> tuple[int, ...]:

@@ -14,7 +14,7 @@ import torch
 from torch import fx
 
 from torch_tpu._compile import bounded_ops
-from torch_tpu._compile.plan import Plan
+from torch_tpu._compile.plan import DEVICE, Plan
 from torch_tpu._compile.sizes import Numbers, UnprovenError, compile_expressions, expression
 
 
@@ -89,7 +89,7 @@ class Recorder:
             if isinstance(value, torch.SymInt):
                 self.env[node] = self.at_bound(self.expression(value))
                 continue
-            if not isinstance(arg, torch.Tensor):
+            if not isinstance(arg, torch.Tensor) or arg.device.type != DEVICE:
                 self.env[node] = arg
                 continue
             exprs = [self.expression(size) for size in value.shape]

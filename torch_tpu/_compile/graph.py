@@ -20,6 +20,7 @@ from torch_tpu._compile.constants import make_small_constants
 from torch_tpu._compile.device_number import DeviceNumber
 from torch_tpu._compile.gathers import take_first
 from torch_tpu._compile.interpreter import Env, HostPart, NodeError, evaluate, run_module
+from torch_tpu._compile.nested import pass_host_tensors, pass_ragged_sizes
 from torch_tpu._compile.one_hot import sum_one_hot
 from torch_tpu._compile.options import Options
 from torch_tpu._compile.plan import DEVICE, CannotPlanError, Plan, make_plan, tensors_of
@@ -69,6 +70,7 @@ class CompiledGraph:
         self._direct = False
         self._uploads: list[fx.Node] = []
         self._packs: list[list[fx.Node]] = []
+        self._sizes: list[fx.Node] = []  # numbers that the CPU tells: a program for each
         self._numbers: set[int] = set()  # results of programs that are numbers in the graph
         self._bounded: BoundedGraph | None = None
         try:
@@ -98,7 +100,9 @@ class CompiledGraph:
         numbers: dict[torch.dtype, list[fx.Node]] = {}
         for node in self._plan.uploads:
             value: Any = node.meta.get("val", self._plan.constants.get(node))
-            if value.dim() == 0:
+            if not _is_tensor(value):
+                self._sizes.append(node)
+            elif value.dim() == 0:
                 numbers.setdefault(value.dtype, []).append(node)
             else:
                 self._uploads.append(node)
@@ -141,6 +145,11 @@ class CompiledGraph:
         def run_parts(args: list[Any]) -> list[Any]:
             return call_slowly(args)
 
+        plain: Any = run
+        if self._direct:
+            assert self._plan is not None
+            plain = pass_host_tensors(self._plan, run)
+
         def run_bounded(args: list[Any]) -> list[Any]:
             if self._bounded is not None:
                 try:
@@ -148,11 +157,13 @@ class CompiledGraph:
                         return self._bounded(args)
                 except UnprovenError as error:
                     self._give_up_bounds(error)
-            return run(args)
+            return plain(args)
 
-        function: Any = run if self._direct else run_parts
+        function: Any = plain if self._direct else run_parts
         if self._bounded is not None:
             function = run_bounded
+        if self._plan is not None:
+            function = pass_ragged_sizes(self._plan, function)
         function._boxed_call = True
         return function
 
@@ -220,7 +231,8 @@ class CompiledGraph:
         inputs = [env[node] for node in self._taken] + self._kept
         device = torch.device(DEVICE, self._device(inputs))
         inputs += [env[node].to(device) for node in self._uploads]
-        return inputs + [torch.stack([env[n] for n in pack]).to(device) for pack in self._packs]
+        inputs += [torch.stack([env[n] for n in pack]).to(device) for pack in self._packs]
+        return inputs + [env[node] for node in self._sizes]
 
     def _device(self, inputs: list[Any]) -> int:
         """Whose the inputs are; without any, the one where the graph makes its tensors."""
@@ -297,6 +309,8 @@ class CompiledGraph:
             env[node] = next(rest)
         for pack in self._packs:
             env.update(zip(pack, next(rest).unbind(0), strict=True))
+        for node in self._sizes:
+            env[node] = next(rest)
         return env
 
     def _give_up(self, reason: str, error: Exception | None = None) -> None:

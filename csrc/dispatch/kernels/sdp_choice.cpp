@@ -39,7 +39,8 @@ int64_t fused_sdp_choice(const at::Tensor& query, const at::Tensor& key, const a
 }
 
 // nn.TransformerEncoder asks this before it packs a padded batch into a nested tensor, which this
-// device does not have. "No" keeps the batch padded; only what stands in the padding then differs.
+// device computes part by part. "No" keeps the batch padded; only what stands in the padding then
+// differs.
 bool nested_from_mask_left_aligned(const at::Tensor& /*t*/, const at::Tensor& /*mask*/) {
   return false;
 }
@@ -58,4 +59,9 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("_fused_sdp_choice", &torch_tpu::dispatch::fused_sdp_choice);
   m.impl("_nested_tensor_from_mask_left_aligned",
          &torch_tpu::dispatch::nested_from_mask_left_aligned);
+}
+
+// The parts are computed one by one.
+TORCH_LIBRARY_IMPL(aten, NestedTensorPrivateUse1, m) {
+  m.impl("_fused_sdp_choice", &torch_tpu::dispatch::fused_sdp_choice);
 }
