@@ -10,6 +10,7 @@
 #include "csrc/base/backoff.h"
 #include "csrc/device/allocator.h"
 #include "csrc/device/current.h"
+#include "csrc/device/lazy_clone.h"
 #include "csrc/device/tensor.h"
 #include "csrc/ops/call.h"
 
@@ -22,14 +23,6 @@ namespace {
 constexpr uint64_t kFirstAddress = uint64_t{1} << 62;
 constexpr uint64_t kAlignment = 256;
 std::atomic<uint64_t> next_address{kAlignment};
-
-void* take_address(size_t nbytes) {
-  const uint64_t span = std::max(kAlignment, (nbytes + kAlignment - 1) & ~(kAlignment - 1));
-  const uint64_t start = next_address.fetch_add(span, std::memory_order_relaxed);
-  return reinterpret_cast<void*>(kFirstAddress | (start & (kFirstAddress - 1)));
-}
-
-void delete_cell(void* cell) { delete static_cast<Cell*>(cell); }
 
 // Moves the storage to another address; the cell stays, since others may hold a pointer to it.
 void rehome(c10::StorageImpl& storage, void* address) {
@@ -68,6 +61,14 @@ void keep_backward_on_this_thread() {
 
 }  // namespace
 
+void* take_address(size_t nbytes) {
+  const uint64_t span = std::max(kAlignment, (nbytes + kAlignment - 1) & ~(kAlignment - 1));
+  const uint64_t start = next_address.fetch_add(span, std::memory_order_relaxed);
+  return reinterpret_cast<void*>(kFirstAddress | (start & (kFirstAddress - 1)));
+}
+
+void delete_cell(void* cell) { delete static_cast<Cell*>(cell); }
+
 void Cell::wait_until(bool (Cell::*condition)() const noexcept) const {
   base::Backoff backoff;
   while (true) {
@@ -83,6 +84,11 @@ trace::ValuePtr Cell::exchange(trace::ValuePtr value) {
   while (true) {
     lock();
     if (!leased_) [[likely]] {
+      if (lazy() != nullptr) [[unlikely]] {
+        unlock();
+        materialize(*this);
+        continue;
+      }
       std::swap(value, value_);
       unlock();
       return value;
@@ -98,8 +104,12 @@ Lease::Lease(Cell& cell) : cell_(&cell) {
     const bool mine = !cell.leased_;
     if (mine) cell.leased_ = true;
     cell.unlock();
-    if (mine) [[likely]]
+    if (mine) [[likely]] {
+      if (cell.lazy() != nullptr) [[unlikely]] {
+        materialize(cell);
+      }
       return;
+    }
     cell.wait_until(&Cell::free);
   }
 }

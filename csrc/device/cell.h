@@ -10,6 +10,7 @@
 #include <c10/core/Allocator.h>
 #include <c10/core/StorageImpl.h>
 #include <c10/core/TensorImpl.h>
+#include <c10/core/impl/COWDeleter.h>
 #include <c10/util/SmallVector.h>
 
 #include "csrc/trace/value.h"
@@ -41,6 +42,10 @@ class Cell {
   trace::ValuePtr exchange(trace::ValuePtr value);
   void store(trace::ValuePtr value) { exchange(std::move(value)); }
 
+  // PyTorch's mark of a storage that is copied on write; null: it is not. See lazy_clone.h.
+  const void* lazy() const noexcept { return lazy_.load(std::memory_order_relaxed); }
+  void set_lazy(const void* context) noexcept { lazy_.store(context, std::memory_order_relaxed); }
+
  private:
   friend class Lease;
   void lock() const noexcept {
@@ -58,6 +63,7 @@ class Cell {
   bool taken_ = false;  // leased, and the value's memory is being given away
   mutable std::atomic_flag busy_ = ATOMIC_FLAG_INIT;
   int device_;
+  std::atomic<const void*> lazy_{nullptr};
 };
 
 // The right to write a cell. Holds no lock: readers see the old value until put() or take(). Who
@@ -108,9 +114,16 @@ class Leases {
   c10::SmallVector<Lease, 2> leases_;  // by address
 };
 
+// Of a storage that is copied on write.
+Cell* lazy_cell(const void* context);
+
 // The cell of a tpu storage or of the storage of a tpu tensor.
 inline Cell* cell_of(const c10::StorageImpl& storage) {
-  return static_cast<Cell*>(storage.data_ptr().get_context());
+  const c10::DataPtr& data = storage.data_ptr();
+  if (data.get_deleter() == &c10::impl::cow::cow_deleter) [[unlikely]] {
+    return lazy_cell(data.get_context());
+  }
+  return static_cast<Cell*>(data.get_context());
 }
 inline Cell* cell_of(const c10::TensorImpl& tensor) {
   return cell_of(*tensor.unsafe_storage().unsafeGetStorageImpl());
@@ -118,6 +131,8 @@ inline Cell* cell_of(const c10::TensorImpl& tensor) {
 
 // A DataPtr that owns a new cell. Its address is a number of its own, unique per allocation and
 // never mapped: PyTorch compares addresses to find aliases, but nobody may read through one.
+void* take_address(size_t nbytes);
+void delete_cell(void* cell);  // the deleter of such a DataPtr
 c10::DataPtr make_cell_ptr(int device, size_t nbytes, trace::ValuePtr value = {});
 
 // The storage behind new tensors.
