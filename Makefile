@@ -6,6 +6,9 @@ JOBS ?= $(shell nproc)
 PYTEST_ARGS ?=
 STRESS_ARGS ?= --minutes 10
 CONFORMANCE_ARGS ?=
+PYTORCH ?=
+TESTS ?=
+PYTORCH_TESTS_ARGS ?=
 TPU_COMPILE_ARGS ?=
 SANITIZE_ARGS ?=
 .DEFAULT_GOAL := help
@@ -22,7 +25,7 @@ LIBTPU := $(VENV)/.libtpu-$(call content,requirements/tpu.txt)
 JAX := $(VENV)/.jax-$(call content,requirements/jax.txt)
 CPP_FILES = $(shell find csrc tests/cpp examples -name '*.cpp' -o -name '*.h' 2>/dev/null)
 
-.PHONY: help setup build demo test py-test cpp-test stress sanitize sanitize-address sanitize-thread conformance tpu-compile-test kernels-test lint format wheel bench docs clean
+.PHONY: help setup build demo test py-test cpp-test stress sanitize sanitize-address sanitize-thread conformance pytorch-tests tpu-compile-test kernels-test lint format wheel bench docs clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -115,6 +118,10 @@ wheel: setup ## build dist/*.whl against the torch in .venv
 
 conformance: build ## PyTorch's own test data on the device; resumes; CONFORMANCE_ARGS=--help says more
 	PYTHONPATH=tests $(PY) -m conformance.run $(CONFORMANCE_ARGS)
+
+pytorch-tests: build ## PyTorch's own test programs, PYTORCH=<checkout> [TESTS="test_torch nn/*"]; PYTORCH_TESTS_ARGS=--help says more
+	@test -n "$(PYTORCH)" || { echo "PYTORCH= names a checkout of PyTorch, e.g. make pytorch-tests PYTORCH=../pytorch TESTS=test_torch"; exit 2; }
+	PYTHONPATH=tests $(PY) -m pytorch_tests.run $(PYTORCH) $(TESTS) $(PYTORCH_TESTS_ARGS)
 
 bench: build ## benchmarks
 	$(PY) benchmarks/run.py

@@ -119,12 +119,14 @@ RefusalPtr run_on_device(const Op& op, const c10::IValue* args, Results& results
     const uint64_t hash = frame.key.hash();
     cache::ProgramCache& cache = cache::ProgramCache::get();
     trace::Answer answer = cache.find(frame.key, hash);
-    if (!trace::is_known(answer)) answer = load_or_build(frame, hash);
+    const bool fresh = !trace::is_known(answer);
+    if (fresh) answer = load_or_build(frame, hash);
     auto* known = std::get_if<trace::ProgramPtr>(&answer);
     if (known == nullptr) [[unlikely]] {
       frame.leases.end();  // both write the tensors themselves
       if (const auto* resizes = std::get_if<std::shared_ptr<const trace::Resizes>>(&answer)) {
-        apply_resizes(**resizes, frame);
+        // The Meta kernel has warned where it was asked.
+        apply_resizes(**resizes, frame, /*warn=*/!fresh);
         continue;  // with the new sizes
       }
       return std::get<RefusalPtr>(std::move(answer));

@@ -1,1 +1,1 @@
-"""PyTorch's own test programs (the files of its `test` folder), run as they are against the device."""
+"""PyTorch's own test programs (its folder `test`), run as they are against the device."""

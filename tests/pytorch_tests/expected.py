@@ -1,7 +1,7 @@
 """The failures that are expected, each under its reason: `expected_failures.txt`.
 
-A line `reason: TEXT` opens a group. Each line below it is a pattern of `file::Class::test`, where `*`
-stands for any text. Another line that starts with `#` is a remark."""
+A line `reason: TEXT` opens a group. Each line below it is a pattern of `file::Class::test`, where
+`*` stands for any text. Another line that starts with `#` is a remark."""
 
 from __future__ import annotations
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import importlib.metadata
 from pathlib import Path
 
 # Written for any device: PyTorch makes a class of tests for each device type that it finds.
@@ -36,10 +37,11 @@ LARGE = {
 def chosen_files(checkout: Path, patterns: list[str]) -> list[str]:
     """Names under `test`, without `.py`: the given ones, or all that are written for any device."""
     folder = checkout / "test"
+    version = importlib.metadata.version("torch").split("+")[0]
     if not folder.is_dir():
         raise SystemExit(
             f"{checkout} has no folder `test`: PYTORCH= takes the root of a checkout of PyTorch,\n"
-            "best at the tag of the installed torch: git clone --depth 1 --branch v2.13.0 "
+            f"best at the tag of the installed torch: git clone --depth 1 --branch v{version} "
             "https://github.com/pytorch/pytorch"
         )
     if not patterns:

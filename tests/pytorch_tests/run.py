@@ -30,6 +30,7 @@ from .expected import read_expected
 from .files import LARGE, chosen_files
 from .share import ROOT, Limits, Result, Share
 
+RESULTS = ROOT / "build" / "pytorch-tests"
 GOOD = ("passed", "skipped", "xfailed", "cpu too")
 
 
@@ -40,7 +41,7 @@ class Run:
         self.args = args
         self.checkout = args.checkout.resolve()
         self.names = chosen_files(self.checkout, args.tests)
-        self.folder = ROOT / "build" / "pytorch-tests" / args.mode
+        self.folder = args.results.resolve() / args.mode
         self.limits = Limits(args.seconds, args.gigabytes)
         self.lock = threading.Lock()
         self.counts: Counter[str] = Counter()
@@ -129,7 +130,7 @@ class Run:
             self.show(f"{name}::{result['test']}")
 
     def twins(self, name: str, share: int, shares: int) -> None:
-        """Failed tests once more on the CPU, without this device; `cpu too` where they fail there."""
+        """Failed tests once more on the CPU, without this device; `cpu too`: they fail there."""
         if self.args.no_twins:
             return
         with self.lock:
@@ -174,7 +175,8 @@ class Run:
         expected = read_expected()
         bad: list[tuple[str, Result]] = []
         total: Counter[str] = Counter()
-        print(f"{'file':<34}{'passed':>8}{'skipped':>9}{'cpu too':>9}{'expected':>9}{'bad':>6}  of run")
+        columns = "passed", "skipped", "cpu too", "expected", "bad"
+        print(f"{'file':<34}" + "{:>8}{:>9}{:>9}{:>9}{:>6}".format(*columns) + "  of run")
         for name, results in self.results.items():
             counts: Counter[str] = Counter()
             for test, result in sorted(results.items()):
@@ -240,6 +242,7 @@ def main() -> int:
     parser.add_argument("--fresh", action="store_true", help="forget earlier results")
     parser.add_argument("--device-only", action="store_true", help="only tests made for the device")
     parser.add_argument("--no-twins", action="store_true", help="do not run failures on the CPU")
+    parser.add_argument("--results", type=Path, default=RESULTS, help="where results are kept")
     parser.add_argument("--report", action="store_true", help="run nothing, show what is known")
     args = parser.parse_args()
     os.environ["TORCH_TPU_MODE"] = args.mode

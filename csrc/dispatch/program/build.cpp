@@ -8,6 +8,7 @@
 #include <sstream>
 
 #include <ATen/MemoryOverlap.h>
+#include <ATen/native/Resize.h>
 
 #include "csrc/base/env.h"
 #include "csrc/base/hash.h"
@@ -48,10 +49,11 @@ trace::Resizes find_resizes(const Frame& frame, const Inferred& inferred) {
   return out;
 }
 
-void apply_resizes(const trace::Resizes& resizes, const Frame& frame) {
+void apply_resizes(const trace::Resizes& resizes, const Frame& frame, bool warn) {
   for (const auto& resize : resizes.all) {
     c10::TensorImpl* impl = frame.tensors[static_cast<size_t>(resize.tensor)].impl;
     const at::Tensor tensor = tensor_of(impl);
+    if (warn) at::native::resize_output_check(tensor, resize.sizes);
     tensor.resize_(resize.sizes);
     if (tensor.strides() != trace::ShapeRef(resize.strides)) {
       impl->set_sizes_and_strides(resize.sizes, resize.strides);

@@ -17,7 +17,7 @@ void check_writable(const Frame& frame);
 // out= tensors that the Meta kernel resized.
 trace::Resizes find_resizes(const Frame& frame, const Inferred& inferred);
 // Without the frame's leases.
-void apply_resizes(const trace::Resizes& resizes, const Frame& frame);
+void apply_resizes(const trace::Resizes& resizes, const Frame& frame, bool warn);
 // Within a catch block: a builder that refuses its operands, or a lowering that says so, means "not
 // for these arguments", or that they are bad, which the CPU is asked first. Other exceptions go on.
 std::string refusal_of_lowering(const Frame& frame);

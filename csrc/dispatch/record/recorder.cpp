@@ -172,7 +172,7 @@ std::optional<std::string> Recorder::record(const Op& op, c10::Stack* stack) {
     const trace::Resizes resizes = find_resizes(frame, inferred);
     if (!resizes.all.empty()) {
       frame.leases.end();
-      apply_resizes(resizes, frame);
+      apply_resizes(resizes, frame, /*warn=*/false);
       continue;
     }
     trace::Node node = build_node(frame, inferred, /*constants=*/true);

@@ -1,0 +1,123 @@
+"""The runner of PyTorch's own tests, on a small folder of tests that pass, fail, hang and crash."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from pytorch_tests.expected import read_expected
+from pytorch_tests.files import GENERIC, LARGE, chosen_files
+from pytorch_tests.run import last_line, twin_of
+
+TESTS = """
+import os, time, unittest
+import torch
+from torch.testing._internal.common_device_type import instantiate_device_type_tests
+from torch.testing._internal.common_utils import TestCase
+
+class TestTiny(TestCase):
+    def test_adds(self, device):
+        self.assertEqual((torch.ones(3, device=device) + 1).cpu(), torch.full((3,), 2.0))
+
+    def test_fails_here(self, device):
+        self.assertTrue(device.startswith("cpu"), "this is not the CPU")
+
+    def test_fails_everywhere(self, device):
+        self.assertEqual(1, 2)
+
+    def test_hangs(self, device):
+        time.sleep(60 if "tpu" in device else 0)
+
+    def test_is_skipped(self, device):
+        self.skipTest("of its own accord")
+
+    def test_kills_the_process(self, device):
+        if "tpu" in device:
+            os.abort()
+
+    def test_zz_comes_after(self, device):
+        pass
+
+instantiate_device_type_tests(TestTiny, globals())
+"""
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    (tmp_path / "test").mkdir()
+    (tmp_path / "test" / "test_tiny.py").write_text(TESTS)
+    return tmp_path
+
+
+def run(checkout: Path, *args: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "pytorch_tests.run", str(checkout), "test_tiny.py"]
+    tests = Path(__file__).resolve().parents[1]
+    env = {**os.environ, "PYTHONPATH": str(tests)}
+    return subprocess.run(
+        [*command, "--results", str(checkout / "results"), *args],
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=250,
+        check=False,
+    )
+
+
+def outcomes(checkout: Path) -> dict[str, str]:
+    lines = (checkout / "results" / "fused" / "test_tiny.jsonl").read_text().splitlines()
+    found = {json.loads(line)["test"]: json.loads(line)["outcome"] for line in lines}
+    return {test.split("::")[1].removesuffix("_tpu"): outcome for test, outcome in found.items()}
+
+
+@pytest.mark.slow
+def test_every_test_gets_an_outcome(checkout: Path) -> None:
+    done = run(checkout, "--seconds", "8", "--jobs", "1")
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert outcomes(checkout) == {
+        "test_adds": "passed",
+        "test_fails_here": "failed",
+        "test_fails_everywhere": "cpu too",
+        "test_hangs": "hung",
+        "test_is_skipped": "skipped",
+        "test_kills_the_process": "crashed",
+        "test_zz_comes_after": "passed",
+    }
+    assert "3 not right and not in the list" in done.stdout
+    # What is known is not run again.
+    again = run(checkout, "--seconds", "8", "--jobs", "1")
+    assert "3 not right" in again.stdout
+    assert len((checkout / "results" / "fused" / "test_tiny.jsonl").read_text().splitlines()) == 11
+
+
+def test_a_folder_without_tests(tmp_path: Path) -> None:
+    done = run(tmp_path)
+    assert done.returncode == 1
+    assert "has no folder `test`" in done.stderr
+    assert "--branch v2." in done.stderr
+
+
+def test_a_name_that_no_file_has(checkout: Path) -> None:
+    with pytest.raises(SystemExit, match=r"no file of .* is called 'test_big'"):
+        chosen_files(checkout, ["test_big"])
+    assert chosen_files(checkout, ["test/test_tiny.py"]) == ["test_tiny"]
+    assert chosen_files(checkout, []) == []  # none of those written for any device is there
+
+
+def test_the_list_of_expected_failures() -> None:
+    expected = read_expected()
+    patterns = [p for group in expected.groups.values() for p in group]
+    assert len(patterns) == len(set(patterns))
+    assert all("::" in pattern for pattern in patterns)
+    assert not any("wrong" in reason for reason in expected.groups)
+    assert not expected.reason_of("test_torch::TestNothing::test_of_this_name")
+
+
+def test_names() -> None:
+    assert set(GENERIC) >= LARGE
+    assert twin_of("TestXPRIVATEUSE1::test_a_tpu_float32") == "TestXCPU::test_a_cpu_float32"
+    text = "Traceback\nValueError: a\n\nTo execute this test, run\n  python Error.py"
+    assert last_line(text) == "ValueError: a"
