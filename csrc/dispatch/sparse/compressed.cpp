@@ -178,7 +178,7 @@ std::tuple<at::Tensor, at::Tensor> triangular_solve(const at::Tensor& b, const a
                                                     bool upper, bool transpose,
                                                     bool unitriangular) {
   return {std::get<0>(at::triangular_solve(b, a.to_dense(), upper, transpose, unitriangular)),
-          at::Tensor()};
+          at::empty({0}, b.options())};
 }
 
 TORCH_LIBRARY_IMPL(aten, SparseCsrPrivateUse1, m) {
