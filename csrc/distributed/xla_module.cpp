@@ -3,6 +3,7 @@
 #include <numeric>
 
 #include "csrc/distributed/collective_module.h"
+#include "csrc/ops/helpers.h"
 #include "csrc/stablehlo/builder.h"
 
 namespace torch_tpu::distributed {
@@ -116,9 +117,10 @@ class Maker {
       return b_.complex(real, step(b_.imag(x)));
     }
     if (dtype == DType::kBool) return b_.convert(step(b_.convert(x, DType::kU8)), dtype);
-    if (is_float8(dtype)) {
-      const Value bytes = step(b_.bitcast_convert(x, Type(DType::kU8, x.dims())));
-      return b_.bitcast_convert(bytes, Type(dtype, bytes.dims()));
+    if (is_float8(dtype) || dtype == DType::kC32) {
+      const DType as = dtype == DType::kC32 ? DType::kU32 : DType::kU8;
+      const Value bits = step(b_.bitcast_convert(x, Type(as, x.dims())));
+      return b_.bitcast_convert(bits, Type(dtype, bits.dims()));
     }
     return step(x);
   }
@@ -214,6 +216,7 @@ class Maker {
   Value reduced(const Value& x, bool scatter) {
     const Op op = what_.reduction;
     const DType dtype = x.dtype();
+    if (dtype == DType::kC32) return ops::cast(reduced(ops::cast(x, DType::kC64), scatter), dtype);
     if (stablehlo::is_complex(dtype)) {
       if (op == Op::PRODUCT) return complex_product(x, scatter);
       const Value real = step(b_.real(x), Reduction::kAdd, scatter);

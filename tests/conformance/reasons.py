@@ -9,7 +9,6 @@ REASONS = {
     "sparse.sampled_addmm": _SPARSE,
     "sparse.mm.reduce": _SPARSE,
     "to_sparse": _SPARSE,
-    "chalf": "XLA has no complex type of 16-bit parts",
     "jiterator_unary": _JITERATOR,
     "jiterator_binary": _JITERATOR,
     "jiterator_binary_return_by_ref": _JITERATOR,
@@ -19,7 +18,6 @@ REASONS = {
 
 _PIVOTS = "equal rows: which of equal pivots is taken is a matter of rounding"
 _EMPTY = "the CPU alone gives empty statistics in evaluation; PyTorch's meta kernel gives ours"
-_COMPLEX32 = "XLA has no complex type of 16-bit parts"
 _ROUNDING = "rounding; closer to the float64 result than the CPU"
 
 # What is behind a difference that is no fault of the op on this device, or not known to be.
@@ -38,7 +36,5 @@ NOTES = {
     "linalg.cond": _ROUNDING,
     "tensor_split": "the test moves an index tensor to the device that belongs on the CPU",
     "nn.functional.interpolate.bicubic": "uint8: the CPU computes in fixed point; off by one",
-    "complex": _COMPLEX32,
-    "view_as_complex": _COMPLEX32,
     "quantile": "forward-mode derivative fails inside PyTorch on this device; not yet understood",
 }

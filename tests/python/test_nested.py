@@ -279,3 +279,36 @@ def test_what_no_kernel_has_is_refused() -> None:
         x.sum(1, keepdim=True)
     with pytest.raises(RuntimeError, match="does not support broadcasting"):
         x + both(torch.strided, 5)[1].detach()
+
+
+@pytest.mark.filterwarnings("ignore:enable_nested_tensor")
+@pytest.mark.parametrize("norm_first", [False, True])
+def test_encoder_layer_over_a_nested_batch(norm_first: bool) -> None:
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(
+        8, 2, 16, activation="gelu", batch_first=True, norm_first=norm_first
+    ).eval()
+    x = torch.nested.nested_tensor(parts(8))
+    with torch.no_grad():
+        expected = layer(x)
+        same(layer.to("tpu")(x.to("tpu")), expected)
+
+
+@pytest.mark.parametrize("average", [False, True])
+def test_multi_head_attention_over_a_nested_batch(average: bool) -> None:
+    torch.manual_seed(0)
+    attention = nn.MultiheadAttention(8, 2, batch_first=True).eval()
+    x = torch.nested.nested_tensor(parts(8))
+
+    def run(x: torch.Tensor, need_weights: bool) -> tuple[torch.Tensor, torch.Tensor]:
+        with torch.no_grad():
+            return attention(x, x, x, need_weights=need_weights, average_attn_weights=average)
+
+    expected = [run(x, need_weights) for need_weights in (False, True)]
+    attention.to("tpu")
+    for need_weights, (out, weights) in zip((False, True), expected, strict=True):
+        got, got_weights = run(x.to("tpu"), need_weights)
+        same(got, out)
+        assert (got_weights is None) == (weights is None)
+        if need_weights:
+            same(got_weights, weights)

@@ -94,7 +94,8 @@ class CompiledGraph:
         self._taken = [
             node
             for node in self._plan.placeholders
-            if all(t.device.type == DEVICE for t in tensors_of(node.meta.get("val")))
+            if self._direct
+            or all(t.device.type == DEVICE for t in tensors_of(node.meta.get("val")))
         ]
         # Numbers travel together, one array per dtype.
         numbers: dict[torch.dtype, list[fx.Node]] = {}

@@ -119,6 +119,7 @@ constexpr const char* kDeviceNeutral[] = {
     "to_padded_tensor",
     "_nested_tensor_softmax_with_shape",
     "_safe_softmax",
+    "_transformer_encoder_layer_fwd",  // of layer norm, linear and attention
 };
 
 // The parts one after the other, as the buffer of a nested tensor with these sizes.
