@@ -1,5 +1,6 @@
 // A call: key, lookup, then execute on the calling thread and wrap the outputs, or leave the call
 // to Fused Eager (fuse/pending.h). What happens on a miss is in find_program.h.
+#include <ATen/MemoryOverlap.h>
 #include <ATen/core/Tensor.h>
 
 #include "csrc/base/journal.h"
@@ -163,6 +164,32 @@ RefusalPtr run_on_device(const Op& op, const c10::IValue* args, Results& results
   }
 }
 
+// fill_ of a view that meets an element more than once: of parts that do not.
+bool run_by_parts(const Op& op, c10::Stack* stack) {
+  const size_t first = stack->size() - op.args.size();
+  if (!op.entry->constant || !op.args[0].written) return false;
+  const at::Tensor self = (*stack)[first].toTensor();
+  if (at::has_internal_overlap(self) == at::MemOverlap::No) return false;
+  int64_t along = -1;  // the shortest dimension, but one that repeats is better
+  int64_t count = 0;
+  for (int64_t d = 0; d < self.dim(); ++d) {
+    if (self.size(d) == 1) continue;
+    const int64_t parts = self.stride(d) == 0 ? 1 : self.size(d);
+    if (along >= 0 && parts >= count) continue;
+    along = d;
+    count = parts;
+  }
+  if (along < 0) return false;
+  for (int64_t i = 0; i < count; ++i) {
+    c10::Stack part(stack->begin() + static_cast<std::ptrdiff_t>(first), stack->end());
+    part[0] = self.select(along, i);
+    run_op(op, &part);
+  }
+  stack->resize(first);
+  stack->emplace_back(self);
+  return true;
+}
+
 }  // namespace
 
 void run_op(const Op& op, c10::Stack* stack) {
@@ -180,7 +207,7 @@ void run_op(const Op& op, c10::Stack* stack) {
   Results results;
   const c10::IValue* args = stack->data() + (stack->size() - op.args.size());
   if (const RefusalPtr refusal = run_on_device(op, args, results)) {
-    run_otherwise(op, stack, refusal->why);
+    if (!run_by_parts(op, stack)) run_otherwise(op, stack, refusal->why);
   } else {
     push_results(op, std::move(results), stack);
   }
