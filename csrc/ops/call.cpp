@@ -220,6 +220,13 @@ Values Call::scalars(std::string_view name, DType dtype) {
 
 std::optional<Number> Call::known(std::string_view name) const { return source_.at(name).known; }
 
+DType Call::kind_of_scalar(std::string_view name, size_t i) const {
+  const c10::ScalarType type = source_.at(name).scalar_types.at(i);
+  if (c10::isComplexType(type)) return DType::kC128;
+  if (c10::isFloatingType(type)) return DType::kF64;
+  return type == c10::ScalarType::Bool ? DType::kBool : DType::kS64;
+}
+
 bool Call::is_float_scalar(std::string_view name) const {
   const Argument& argument = source_.at(name);
   return !argument.scalar_types.empty() && c10::isFloatingType(argument.scalar_types[0]);

@@ -72,6 +72,7 @@ class Call {
   // nullopt: a runtime value, use scalar().
   std::optional<Number> known(std::string_view name) const;
   bool is_float_scalar(std::string_view name) const;  // the Scalar holds a floating value
+  DType kind_of_scalar(std::string_view name, size_t i = 0) const;  // its widest dtype
 
   // --- type promotion: torch.result_type over these tensor and Scalar arguments ---
   DType common_dtype(std::initializer_list<std::string_view> names) const;

@@ -27,7 +27,10 @@ template <math::Unary f>
 Values lower_foreach_float(Call& c) {
   Values results;
   for (const Value& x : c.tensors("self")) {
-    results.push_back(f(cast(x, float_dtype(x.dtype(), c.out(results.size()).dtype))));
+    const DType out = c.out(results.size()).dtype;
+    const bool whole = !is_float(x.dtype()) && !is_complex(x.dtype());
+    if (whole) check_castable(DType::kF32, out);
+    results.push_back(f(cast(x, float_dtype(x.dtype(), out))));
   }
   return results;
 }
@@ -68,10 +71,18 @@ class Others {
       values = fetch(t);
     }
     const bool one_for_all = kind_ == Other::kScalar || kind_ == Other::kTensor;
-    return operand(values.at(one_for_all ? 0 : i), t, dims);
+    const size_t at = one_for_all ? 0 : i;
+    check_castable(kind_of(at), t);  // in place, the result must fit
+    return operand(values.at(at), t, dims);
   }
 
  private:
+  DType kind_of(size_t i) const {
+    if (kind_ == Other::kTensor) return c_.dtype(name_);
+    if (kind_ == Other::kList) return c_.tensors(name_).at(i).dtype();
+    return c_.kind_of_scalar(name_, i);
+  }
+
   Values fetch(DType t) {
     switch (kind_) {
       case Other::kList:
@@ -100,6 +111,7 @@ Values lower_foreach_binary(Call& c) {
   for (size_t i = 0; i < self.size(); ++i) {
     const Type& out = c.out(i);
     const DType t = opmath(out.dtype);
+    if (f == math::div) check_castable(DType::kF32, out.dtype);
     results.push_back(f(operand(self[i], t, out.dims), others.at(i, t, out.dims)));
   }
   return results;
