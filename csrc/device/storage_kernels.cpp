@@ -35,6 +35,10 @@ c10::ScalarType check_options(optional<c10::ScalarType> dtype, optional<c10::Lay
   TORCH_CHECK(!pin_memory.value_or(false), "Only dense CPU tensors can be pinned");
   const c10::ScalarType type = c10::dtype_or_default(dtype);
   ops::to_dtype(type);  // throws for a dtype no program could hold
+  if (type == c10::ScalarType::ComplexHalf) {
+    TORCH_WARN_ONCE(
+        "ComplexHalf support is experimental and many operators don't support it yet.");
+  }
   return type;
 }
 

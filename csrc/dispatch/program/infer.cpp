@@ -22,7 +22,7 @@ at::Tensor meta_stand_in(const at::Tensor& tensor) {
 
 // Values that no op should object to: probabilities, well-conditioned matrices, valid indices. An
 // error is then one of shapes and dtypes.
-at::Tensor cpu_stand_in(const at::Tensor& tensor) {
+at::Tensor cpu_stand_in(const at::Tensor& tensor, bool probabilities) {
   if (tensor.device().is_cpu()) return tensor;
   const at::Tensor out = at::empty_strided(tensor.sizes(), tensor.strides(),
                                            at::TensorOptions().dtype(tensor.scalar_type()));
@@ -31,7 +31,9 @@ at::Tensor cpu_stand_in(const at::Tensor& tensor) {
     return out.zero_();
   }
   out.fill_(0.5);
-  if (out.dim() >= 2) out.diagonal(0, -2, -1).add_(static_cast<double>(out.size(-1)));
+  if (out.dim() >= 2 && !probabilities) {
+    out.diagonal(0, -2, -1).add_(static_cast<double>(out.size(-1)));
+  }
   return out;
 }
 
@@ -105,7 +107,10 @@ void raise_cpu_error(const Frame& frame) {
   if (bytes > kMaxBytes || !frame.op.handle.hasComputedKernelForDispatchKey(key)) return;
   at::AutoDispatchBelowADInplaceOrView below_autograd;
   std::vector<at::Tensor> tensors;
-  c10::Stack stack = stand_in_stack(frame, cpu_stand_in, c10::kCPU, tensors);
+  const bool random = frame.op.entry->random;
+  c10::Stack stack = stand_in_stack(
+      frame, [&](const at::Tensor& tensor) { return cpu_stand_in(tensor, random); }, c10::kCPU,
+      tensors);
   frame.op.handle.redispatchBoxed(c10::DispatchKeySet(key), &stack);
 }
 
