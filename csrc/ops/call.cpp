@@ -33,6 +33,10 @@ DType to_dtype(c10::ScalarType type) {
       return DType::kF8E4M3FN;
     case c10::ScalarType::Float8_e5m2:
       return DType::kF8E5M2;
+    case c10::ScalarType::Float8_e4m3fnuz:
+      return DType::kF8E4M3FNUZ;
+    case c10::ScalarType::Float8_e5m2fnuz:
+      return DType::kF8E5M2FNUZ;
     case c10::ScalarType::BFloat16:
       return DType::kBF16;
     case c10::ScalarType::Half:
@@ -77,6 +81,10 @@ c10::ScalarType to_scalar_type(DType dtype) {
       return c10::ScalarType::Float8_e4m3fn;
     case DType::kF8E5M2:
       return c10::ScalarType::Float8_e5m2;
+    case DType::kF8E4M3FNUZ:
+      return c10::ScalarType::Float8_e4m3fnuz;
+    case DType::kF8E5M2FNUZ:
+      return c10::ScalarType::Float8_e5m2fnuz;
     case DType::kBF16:
       return c10::ScalarType::BFloat16;
     case DType::kF16:

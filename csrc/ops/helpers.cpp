@@ -69,6 +69,8 @@ DType opmath(DType dtype) {
   switch (dtype) {
     case DType::kF8E4M3FN:
     case DType::kF8E5M2:
+    case DType::kF8E4M3FNUZ:
+    case DType::kF8E5M2FNUZ:
     case DType::kBF16:
     case DType::kF16:
       return DType::kF32;

@@ -25,7 +25,7 @@ Value write_reduced(const Write& write, const Value& self, const Value& source,
   Builder& b = self.builder();
   const DType t = self.dtype();
   // Half types too: CPU rounds after each update.
-  const DType wide = t == DType::kF8E4M3FN || t == DType::kF8E5M2 ? opmath(t) : t;
+  const DType wide = is_float(t) && dtype_bytes(t) == 1 ? opmath(t) : t;
   const Value updates = b.convert(source, wide);
   Value start = b.convert(self, wide);
   const auto from = [&](const Value& identity) {  // what the first update combines with

@@ -103,6 +103,8 @@ Value Builder::lowest(DType dtype) {
   if (is_complex(dtype)) fail("lowest", "an ordered dtype", dtype_name(dtype));
   if (!is_float(dtype)) return splat_int(int_lowest(dtype), Type(dtype, {}));
   if (dtype == DType::kF8E4M3FN) return scalar(-448, dtype);  // has no infinity
+  if (dtype == DType::kF8E4M3FNUZ) return scalar(-240, dtype);
+  if (dtype == DType::kF8E5M2FNUZ) return scalar(-57344, dtype);
   return scalar(-std::numeric_limits<double>::infinity(), dtype);
 }
 
@@ -110,6 +112,8 @@ Value Builder::highest(DType dtype) {
   if (is_complex(dtype)) fail("highest", "an ordered dtype", dtype_name(dtype));
   if (!is_float(dtype)) return splat_int(int_highest(dtype), Type(dtype, {}));
   if (dtype == DType::kF8E4M3FN) return scalar(448, dtype);
+  if (dtype == DType::kF8E4M3FNUZ) return scalar(240, dtype);
+  if (dtype == DType::kF8E5M2FNUZ) return scalar(57344, dtype);
   return scalar(std::numeric_limits<double>::infinity(), dtype);
 }
 

@@ -22,6 +22,10 @@ FloatBits float_bits(DType dtype) {
       return {2, 0x7F, 0x7F, 0x80, std::nextafter(464.0, 465.0)};
     case DType::kF8E5M2:
       return {2, 0x7E, 0x7C, 0x80, 61440.0};
+    case DType::kF8E4M3FNUZ:
+      return {2, 0x80, 0x80, 0, 248.0};
+    case DType::kF8E5M2FNUZ:
+      return {2, 0x80, 0x80, 0, 61440.0};
     case DType::kBF16:
       return {4, 0x7FC0, 0x7F80, 0x8000, 0x1.FFp127};
     case DType::kF16:

@@ -20,6 +20,8 @@ enum class DType : uint8_t {
   kU64,
   kF8E4M3FN,
   kF8E5M2,
+  kF8E4M3FNUZ,  // these two have no infinity and no -0
+  kF8E5M2FNUZ,
   kBF16,
   kF16,
   kF32,

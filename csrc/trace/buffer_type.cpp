@@ -27,6 +27,10 @@ PJRT_Buffer_Type buffer_type(stablehlo::DType dtype) {
       return PJRT_Buffer_Type_F8E4M3FN;
     case DType::kF8E5M2:
       return PJRT_Buffer_Type_F8E5M2;
+    case DType::kF8E4M3FNUZ:
+      return PJRT_Buffer_Type_F8E4M3FNUZ;
+    case DType::kF8E5M2FNUZ:
+      return PJRT_Buffer_Type_F8E5M2FNUZ;
     case DType::kBF16:
       return PJRT_Buffer_Type_BF16;
     case DType::kF16:

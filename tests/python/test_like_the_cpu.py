@@ -133,6 +133,15 @@ def test_values(name: str) -> None:
         torch.testing.assert_close(VALUES[name]("tpu").cpu(), expected, equal_nan=True)
 
 
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fnuz, torch.float8_e5m2fnuz])
+def test_float8_without_negative_zero(dtype: torch.dtype) -> None:
+    x = torch.tensor([0.0, -0.0, 1.0, -1.5, 300.0, -1e6, math.inf, -math.inf, math.nan, 0.001])
+    there = x.to("tpu").to(dtype)
+    assert torch.equal(there.cpu().view(torch.uint8), x.to(dtype).view(torch.uint8))
+    torch.testing.assert_close(there.float().cpu(), x.to(dtype).float(), equal_nan=True)
+    assert torch.full((2,), 2.5, dtype=dtype, device="tpu").tolist() == [2.5, 2.5]
+
+
 WARNINGS: dict[str, Case] = {
     "byte mask": lambda d: torch.arange(4.0, device=d)[
         torch.tensor([1, 0, 1, 0], dtype=torch.uint8, device=d)
