@@ -47,6 +47,9 @@ Tensor solve_by_qr(const Tensor& a, const Tensor& b) {
 
 LeastSquares least_squares(const Tensor& a, const Tensor& b, std::optional<double> rcond,
                            std::optional<std::string_view> driver_name) {
+  TORCH_CHECK(a.device() == b.device(),
+              "torch.linalg.lstsq: input and other should be on the same device, but input is on ",
+              a.device(), " and other is on ", b.device());
   const std::string_view driver = driver_name.value_or("gelsy");
   if (!well_formed(a, b, driver)) {
     // An error in the CPU's words, or nothing to compute.
