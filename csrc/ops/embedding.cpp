@@ -216,7 +216,9 @@ void add_embedding(Entries& t) {
       {.name = "embedding_renorm", .lower = lower_embedding_renorm, .keyed = {"norm_type"}});
   t.push_back({.name = "_embedding_bag", .lower = lower_embedding_bag});
   t.push_back({.name = "_embedding_bag_forward_only", .lower = lower_embedding_bag});
-  t.push_back({.name = "_embedding_bag_backward", .lower = lower_embedding_bag_dense_backward});
+  t.push_back({.name = "_embedding_bag_backward",
+               .lower = lower_embedding_bag_dense_backward,
+               .internal = true});  // a sparse one is none of ours
   t.push_back(
       {.name = "_embedding_bag_dense_backward", .lower = lower_embedding_bag_dense_backward});
   t.push_back({.name = "_embedding_bag_per_sample_weights_backward",

@@ -26,6 +26,18 @@ bool varies(FormsRef forms) {
   return std::any_of(forms.begin(), forms.end(), [](const Form& form) { return form.varies(); });
 }
 
+// Whether strides can be functions of sizes. Where the base is of one size, or a stride becomes
+// less when a size grows, it is by chance that forms were found: a tensor and its transpose differ
+// too.
+bool follow_sizes(const TensorForms& forms) {
+  if (!varies(forms.base)) return !varies(forms.strides) && !varies(forms.base_strides);
+  const auto falls = [](const Form& form) {
+    return std::any_of(form.terms.begin() + 1, form.terms.end(), [](int64_t f) { return f < 0; });
+  };
+  return std::ranges::none_of(forms.strides, falls) &&
+         std::ranges::none_of(forms.base_strides, falls);
+}
+
 // Which values do not depend on where they stand: their first elements are those of a smaller size.
 bool is_uniform(const Node& node) {
   const std::string_view name = node.entry->name;
@@ -69,7 +81,7 @@ class SizedNode final : public NodeSizes {
       return value;
     }
     std::string why = node_.name + " reads a view whose place and strides vary";
-    if (!forms.offset.varies()) {
+    if (!forms.offset.varies() && follow_sizes(forms)) {
       try {
         const Value value = read_view(base, arg.base_strides, arg.geometry, dtype, place);
         return compare(value, forms.sizes, "what it reads");

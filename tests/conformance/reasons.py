@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-_SPARSE = "sparse layouts are not supported on this device"
 _JITERATOR = "jiterator compiles CUDA source; the CPU has no such kernel either"
 
 REASONS = {
-    "sparse.sampled_addmm": _SPARSE,
-    "sparse.mm.reduce": _SPARSE,
-    "to_sparse": _SPARSE,
     "jiterator_unary": _JITERATOR,
     "jiterator_binary": _JITERATOR,
     "jiterator_binary_return_by_ref": _JITERATOR,

@@ -581,3 +581,18 @@ def test_views_that_go_on_in_the_next_row() -> None:
     for n in range(17, 32):
         got = [t.cpu() for t in work(n, "tpu")]
         torch.testing.assert_close(got, work(n, "cpu"), rtol=2e-4, atol=2e-5)
+
+
+def test_strides_alone_are_no_sizes() -> None:
+    """A view and its transpose have the same sizes: no program may be made for strides between."""
+
+    def work(seed: int, device: str) -> list[Tensor]:
+        a = draw(seed, 2, 2, 4).to(device)[..., ::2]
+        b = draw(seed + 1, 2, 2, 4).to(device)[..., ::2]
+        out = []
+        for x, y in ((a, b), (a, b.mT), (a.mT, b), (a.mT, b.mT)):
+            out += [(x * y.mT).sum(-1).cpu(), x.contiguous().cpu()]
+        return out
+
+    for seed in range(6):
+        torch.testing.assert_close(work(seed, "tpu"), work(seed, "cpu"))

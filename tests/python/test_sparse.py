@@ -218,6 +218,26 @@ def test_embedding_with_sparse_gradients(optimizer: str) -> None:
     same(run)
 
 
+def test_embedding_bag_and_gather_with_sparse_gradients() -> None:
+    def bag(device: str) -> torch.Tensor:
+        torch.manual_seed(0)
+        table = torch.nn.EmbeddingBag(12, 4, mode="sum", sparse=True).to(device)
+        ids = torch.tensor([1, 2, 1, 5, 0, 11], device=device)
+        table(ids, torch.tensor([0, 2, 3], device=device)).square().sum().backward()
+        assert table.weight.grad is not None
+        return table.weight.grad
+
+    def gather(device: str) -> torch.Tensor:
+        x = dense(device, 4, 3).requires_grad_()
+        index = torch.tensor([[0, 1, 2], [3, 3, 0]], device=device)
+        x.gather(0, index, sparse_grad=True).square().sum().backward()
+        assert x.grad is not None
+        return x.grad
+
+    same(bag)
+    same(gather)
+
+
 def test_saved_and_printed() -> None:
     file = io.BytesIO()
     torch.save([coo("tpu"), csr("tpu")], file)
@@ -240,5 +260,7 @@ def test_errors() -> None:
         coo("tpu") + torch.ones(4, 3, device="tpu")
     with pytest.raises(IndexError, match=r"index_select.*out of range"):
         coo("tpu").index_select(0, torch.tensor([7], device="tpu"))
+    with pytest.raises(RuntimeError, match="must be a matrix, got 3-D tensor"):
+        torch.addmm(dense("tpu", 4, 5), csr("tpu"), dense("tpu", 2, 3, 5))
     with pytest.raises(NotImplementedError, match="Could not run 'aten::cos'"):
         coo("tpu").cos()

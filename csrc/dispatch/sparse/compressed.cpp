@@ -71,8 +71,7 @@ at::Tensor strided_product(const at::Tensor& mat1, const at::Tensor& mat2) {
 at::Tensor& addmm_out(const at::Tensor& self, const at::Tensor& mat1, const at::Tensor& mat2,
                       const at::Scalar& beta, const at::Scalar& alpha, at::Tensor& out) {
   for (const auto& [name, t] : {std::pair{"mat1", &mat1}, {"mat2", &mat2}}) {
-    TORCH_CHECK(t->dim() == 2, "Expected ", name, " to be ", 2, "-D tensor, but got ", t->dim(),
-                "-D tensor instead.");
+    TORCH_CHECK(t->dim() == 2, name, " must be a matrix, got ", t->dim(), "-D tensor");
     TORCH_CHECK(t->device() == self.device(),
                 "Expected all tensors to be on the same device, but "
                 "found at least two devices, ",
@@ -161,14 +160,20 @@ at::Tensor baddbmm(const at::Tensor& self, const at::Tensor& mat1, const at::Ten
   return blend(self, batched_product(mat1, mat2), beta, alpha);
 }
 
-// A triangle that is mostly empty is solved as a full one: chips have no use for the gaps.
+// A triangle that is mostly empty is solved as a full one: chips have no use for the gaps. One with
+// nothing in it is singular.
+at::Tensor solve_triangle(const at::Tensor& b, const at::Tensor& a, bool upper, bool transpose,
+                          bool unitriangular) {
+  if (b.numel() == 0 || a._nnz() == 0)
+    return at::full_like(b, std::numeric_limits<double>::quiet_NaN());
+  return std::get<0>(at::triangular_solve(b, a.to_dense(), upper, transpose, unitriangular));
+}
+
 std::tuple<at::Tensor&, at::Tensor&> triangular_solve_out(const at::Tensor& b, const at::Tensor& a,
                                                           bool upper, bool transpose,
                                                           bool unitriangular, at::Tensor& x,
                                                           at::Tensor& clone) {
-  const at::Tensor full = a.to_dense();
-  const at::Tensor solved =
-      std::get<0>(at::triangular_solve(b, full, upper, transpose, unitriangular));
+  const at::Tensor solved = solve_triangle(b, a, upper, transpose, unitriangular);
   x.resize_(solved.sizes());
   x.copy_(solved);
   return {x, clone};
@@ -177,8 +182,7 @@ std::tuple<at::Tensor&, at::Tensor&> triangular_solve_out(const at::Tensor& b, c
 std::tuple<at::Tensor, at::Tensor> triangular_solve(const at::Tensor& b, const at::Tensor& a,
                                                     bool upper, bool transpose,
                                                     bool unitriangular) {
-  return {std::get<0>(at::triangular_solve(b, a.to_dense(), upper, transpose, unitriangular)),
-          at::empty({0}, b.options())};
+  return {solve_triangle(b, a, upper, transpose, unitriangular), at::empty({0}, b.options())};
 }
 
 TORCH_LIBRARY_IMPL(aten, SparseCsrPrivateUse1, m) {
