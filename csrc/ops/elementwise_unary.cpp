@@ -136,8 +136,9 @@ Values lower_frexp(Call& c) {
 }
 
 Values lower_complex(Call& c) {
-  return {c.b.complex(c.b.broadcast_to(c.tensor("real"), c.out().dims),
-                      c.b.broadcast_to(c.tensor("imag"), c.out().dims))};
+  const DType part = stablehlo::real_of(c.out().dtype);  // of two float16, complex64 is made
+  return {c.b.complex(operand(c.tensor("real"), part, c.out().dims),
+                      operand(c.tensor("imag"), part, c.out().dims))};
 }
 
 Values lower_polar(Call& c) {
