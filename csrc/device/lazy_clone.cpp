@@ -55,8 +55,7 @@ void put_pointer(c10::StorageImpl& storage, void* address, void* context, c10::D
 // Under the book's lock.
 std::shared_ptr<int> mark(c10::StorageImpl& storage, Cell* cell, void* address,
                           std::shared_ptr<int> holders) {
-  auto* context =
-      new COWDeleterContext(std::unique_ptr<void, c10::DeleterFnPtr>(cell, &drop_cell));
+  auto* context = new COWDeleterContext(std::unique_ptr<void, c10::DeleterFnPtr>(cell, &drop_cell));
   put_pointer(storage, address, context, &c10::impl::cow::cow_deleter);
   cell->set_lazy(context);
   ++*holders;

@@ -36,8 +36,7 @@ c10::ScalarType check_options(optional<c10::ScalarType> dtype, optional<c10::Lay
   const c10::ScalarType type = c10::dtype_or_default(dtype);
   ops::to_dtype(type);  // throws for a dtype no program could hold
   if (type == c10::ScalarType::ComplexHalf) {
-    TORCH_WARN_ONCE(
-        "ComplexHalf support is experimental and many operators don't support it yet.");
+    TORCH_WARN_ONCE("ComplexHalf support is experimental and many operators don't support it yet.");
   }
   return type;
 }

@@ -446,9 +446,9 @@ uint64_t range_of(const RawScalar& raw) {
 
 // Raises what CPU does for a number that the dtype cannot hold.
 void check_stored(const Op& op, const c10::Scalar& number, c10::ScalarType dtype) {
-  TORCH_CHECK(op.entry->name != "index_fill.int_Scalar" || !number.isComplex() ||
-                  c10::isComplexType(dtype),
-              "index_fill_(): Converting complex Scalar to non-complex type is not supported");
+  TORCH_CHECK(
+      op.entry->name != "index_fill.int_Scalar" || !number.isComplex() || c10::isComplexType(dtype),
+      "index_fill_(): Converting complex Scalar to non-complex type is not supported");
   switch (dtype) {
 #define TORCH_TPU_CASE(T, name)        \
   case c10::ScalarType::name:          \

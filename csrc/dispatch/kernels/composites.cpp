@@ -15,9 +15,7 @@ bool equal(const at::Tensor& self, const at::Tensor& other) {
   return at::all(at::eq(self, other)).item<bool>();
 }
 
-TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
-  m.impl("equal", TORCH_FN(equal));
-}
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) { m.impl("equal", TORCH_FN(equal)); }
 
 }  // namespace
 }  // namespace torch_tpu::dispatch

@@ -65,10 +65,9 @@ Tensor convolution(const Tensor& input, const Tensor& weight, const std::optiona
   for (size_t i = 0; i < stride.size(); ++i) {
     const auto d = static_cast<int64_t>(i) + 2;
     const int64_t reach = dilation[i] * (weight.size(d) - 1);
-    sizes.push_back(
-        transposed
-            ? (input.size(d) - 1) * stride[i] - 2 * padding[i] + reach + output_padding[i] + 1
-            : (input.size(d) + 2 * padding[i] - reach - 1) / stride[i] + 1);
+    sizes.push_back(transposed ? (input.size(d) - 1) * stride[i] - 2 * padding[i] + reach +
+                                     output_padding[i] + 1
+                               : (input.size(d) + 2 * padding[i] - reach - 1) / stride[i] + 1);
   }
   at::MemoryFormat format = input.suggest_memory_format();
   if (format == at::MemoryFormat::Contiguous) format = weight.suggest_memory_format();
