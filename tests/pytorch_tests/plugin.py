@@ -103,4 +103,5 @@ def pytest_configure(config: pytest.Config) -> None:
     from torch.testing._internal import common_utils
 
     common_utils.parse_cmd_line_args()  # as PyTorch's conftest does; it also sets the seed
-    config.pluginmanager.register(Steps(json.loads(os.environ["TORCH_TPU_PYTORCH_TESTS"])))
+    with open(os.environ["TORCH_TPU_PYTORCH_TESTS"]) as file:
+        config.pluginmanager.register(Steps(json.load(file)))

@@ -57,18 +57,20 @@ class Share:
                 return
 
     def _child(self, steps: Path, say: Callable[[Result], None]) -> tuple[bool, bool]:
-        order = {**self.order, "steps": str(steps), "done": list(self.done)}
+        # In a file: thousands of names are too long for a variable.
+        order = steps.with_name(f"{steps.name}.order")
+        order.write_text(json.dumps({**self.order, "steps": str(steps), "done": list(self.done)}))
         env = {
             **os.environ,
             "PYTORCH_TESTING_DEVICE_ONLY_FOR": self.device,
-            "TORCH_TPU_PYTORCH_TESTS": json.dumps(order),
+            "TORCH_TPU_PYTORCH_TESTS": str(order),
             "PYTHONPATH": f"{ROOT / 'tests'}:{os.environ.get('PYTHONPATH', '')}",
             "TORCH_TPU_COMPILE_NOTICE": "0",
             "OMP_NUM_THREADS": "1",
             **self.variables,
         }
         env.setdefault("TORCH_TPU_CACHE_DIR", str(ROOT / "build" / "pytorch-tests" / "cache"))
-        words = steps.with_suffix(".out")
+        words = steps.with_name(f"{steps.name}.out")
         command = [sys.executable, "-m", "pytest", f"{self.name}.py", "-q", "--no-header"]
         command += ["-p", "pytorch_tests.plugin", "-p", "no:cacheprovider", "-p", "no:randomly"]
         # PyTorch's own conftest is written for an older pytest.
@@ -146,7 +148,7 @@ class Share:
         say(result)
 
     def _last_words(self, steps: Path) -> str:
-        return steps.with_suffix(".out").read_text(errors="replace")[-3000:]
+        return steps.with_name(f"{steps.name}.out").read_text(errors="replace")[-3000:]
 
 
 def _end(child: subprocess.Popen[bytes]) -> None:
