@@ -7,6 +7,7 @@
 #include <c10/core/impl/COWDeleter.h>
 #include <torch/library.h>
 
+#include "csrc/base/fork.h"
 #include "csrc/device/allocator.h"
 #include "csrc/device/tensor.h"
 
@@ -35,7 +36,7 @@ Book& book() {
 // Called with the context, by the storage's end.
 void drop_cell(void* raw) {
   auto* cell = static_cast<Cell*>(raw);
-  {
+  if (!base::in_bad_fork()) {  // there, another thread may have held the lock
     const std::lock_guard lock(book().mutex);
     const auto at = book().entries.find(cell->lazy());
     if (at != book().entries.end()) {
@@ -101,6 +102,8 @@ void materialize(Cell& cell) {
   const std::lock_guard lock(book().mutex);
   const auto at = book().entries.find(cell.lazy());
   if (at == book().entries.end()) return;  // another thread was first
+  TORCH_INTERNAL_ASSERT(at->second.storage->data_ptr().get_context() == at->first,
+                        "a storage that is copied on write was given to another owner");
   const Lazy lazy = std::move(at->second);
   book().entries.erase(at);
   cell.set_lazy(nullptr);

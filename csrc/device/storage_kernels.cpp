@@ -1,5 +1,5 @@
 // Kernels that touch only metadata and storages: factories without contents, set_, resize_, views.
-// None of them runs anything on the device.
+// None of them runs anything on the device, but for the fill that deterministic algorithms ask for.
 #include <ATen/Context.h>
 #include <ATen/EmptyTensor.h>
 #include <ATen/core/Tensor.h>

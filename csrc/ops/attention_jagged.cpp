@@ -180,6 +180,33 @@ Value block_scores(const Jagged& a, const Block& block, const Value& query, cons
 Slice rows_of(const Jagged& a, const Block& block) { return {block.row, 2, a.rows}; }
 Slice columns_of(const Jagged& a, const Block& block) { return {block.column, 2, a.columns}; }
 
+// A block holds tokens of several sequences, and a weight of 0 times NaN is NaN: what is not finite
+// is left out of a product over a block, and comes back as NaN where it is visible.
+Value is_finite(const Value& x) {
+  Builder& b = x.builder();
+  return b.lt(b.abs(x), b.like(x, kInfinity));
+}
+
+Value finite(const Value& x) { return x.builder().select(is_finite(x), x, zeros_like(x)); }
+
+// Per row of x [1, H, n, D] as [1, H, n, 1]: 1 if it has something that is not finite.
+Value spoilt(const Value& x) {
+  Builder& b = x.builder();
+  const Value bad = b.select(is_finite(x), zeros_like(x), ones_like(x));
+  Dims dims = x.dims();
+  dims[3] = 1;
+  return b.reshape(reduce_max_loose(bad, {3}), dims);
+}
+
+// NaN where `count` [1, H, n, 1] is not 0, else 0.
+Value poison(const Value& count, const Dims& dims) {
+  Builder& b = count.builder();
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  const Value rows =
+      b.select(b.gt(count, zeros_like(count)), b.like(count, nan), zeros_like(count));
+  return b.broadcast_to(rows, dims);
+}
+
 AttentionOut attend(const Jagged& a) {
   Builder& b = a.query.builder();
   const Dims row_dims = {1, a.heads(), a.num_rows()};
@@ -195,8 +222,13 @@ AttentionOut attend(const Jagged& a) {
     const Value fade = b.exponential(max_before - shift);  // of what was summed so far
     const Value sum = rows.of(v[1]) * fade + reduce_sum(weights, {3});
     const Value used = cast(weights, a.value.dtype());
-    const Value mixed = b.reshape(head_product(used, columns.of(a.value), 3, 2), part_dims);
-    const Value total = rows.of(v[2]) * over_last(fade, part_dims) + mixed;
+    const Value value = columns.of(a.value);
+    const Value mixed = b.reshape(head_product(used, finite(value), 3, 2), part_dims);
+    const Value seen = cast(block.visible, value.dtype());
+    const Value count =
+        b.reshape(head_product(seen, spoilt(value), 3, 2), {1, a.heads(), a.rows, 1});
+    const Value total =
+        rows.of(v[2]) * over_last(fade, part_dims) + mixed + poison(count, part_dims);
     return {rows.put(v[0], max), rows.put(v[1], sum), rows.put(v[2], total)};
   };
   const Values done =
@@ -250,13 +282,20 @@ Values lower_backward(Call& c) {
     const Value query = rows.of(a.query), key = columns.of(a.key), value = columns.of(a.value);
     const Value grad = rows.of(grad_out);
     const Value scores = block_scores(a, block, query, key);
-    const Value weights = b.exponential(scores - over_last(rows.of(shift), dims));
+    const Value raw = b.exponential(scores - over_last(rows.of(shift), dims));
+    const Value weights = b.select(block.visible, raw, zeros_like(raw));  // the shift may be NaN
     const Value dw = b.reshape(head_product(grad, value, 3, 3), dims);
-    const Value ds = cast(weights * (dw - over_last(rows.of(mean), dims)), narrow);
+    const Value change = weights * (dw - over_last(rows.of(mean), dims));
+    const Value ds = cast(b.select(block.visible, change, zeros_like(change)), narrow);
     const Dims part = {1, a.heads(), a.rows, a.query.dim(3)};
-    return {rows.add(v[0], b.reshape(head_product(ds, key, 3, 2), part)),
-            columns.add(v[1], transposed_head_product(ds, query, key.dim(1))),
-            columns.add(v[2], transposed_head_product(cast(weights, narrow), grad, value.dim(1)))};
+    const Value seen = cast(block.visible, narrow);
+    const Value for_value =
+        transposed_head_product(cast(weights, narrow), finite(grad), value.dim(1));
+    const Value count = transposed_head_product(seen, spoilt(grad), value.dim(1));
+    // Where a key or a query is not finite, ds is NaN wherever it is visible.
+    return {rows.add(v[0], b.reshape(head_product(ds, finite(key), 3, 2), part)),
+            columns.add(v[1], transposed_head_product(ds, finite(query), key.dim(1))),
+            columns.add(v[2], for_value + poison(count, for_value.dims()))};
   };
   const Values done =
       for_each_block(a,

@@ -41,10 +41,12 @@ Values lower_exact_binary(Call& c) {
   return lower_in<f>(c, promoted(c));
 }
 
-// CPU raises for integers, where XLA has a number.
+// CPU raises for integers, where XLA has a number. A Python number is seen by who calls.
 void check_divisor(Call& c) {
-  const Value by = c.tensor(second_name(c));
-  if (is_float(promoted(c))) return;
+  const Value given = c.tensor(second_name(c));
+  const DType t = promoted(c);
+  if (is_float(t) || is_complex(t) || given.rank() == 0) return;
+  const Value by = cast(given, t);
   const Value zero = c.b.eq(by, zeros_like(by));
   c.check_range(c.b.convert(zero, DType::kS64), 0, 1, "ZeroDivisionError");
 }

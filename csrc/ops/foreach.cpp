@@ -314,9 +314,9 @@ void add_foreach(Entries& t) {
       {"_foreach_mul.Tensor", lower_foreach_binary<math::mul, Other::kTensor>},
       {"_foreach_div.Tensor", lower_foreach_binary<math::div, Other::kTensor>},
   };
-  // The optimizers' steps are 0-d tensors on the host.
+  // The second list may be 0-d tensors on the host, as the optimizers' steps are.
   for (const auto& [name, lower] : lists) {
-    t.push_back({.name = name, .lower = lower, .cpu_scalars = true});
+    t.push_back({.name = name, .lower = lower, .cpu_scalars = name.ends_with(".List")});
   }
   for (const auto& [name, lower] : with_tensor) {
     t.push_back({.name = name, .lower = lower, .cpu_scalars = true});

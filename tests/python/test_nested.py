@@ -312,3 +312,28 @@ def test_multi_head_attention_over_a_nested_batch(average: bool) -> None:
         assert (got_weights is None) == (weights is None)
         if need_weights:
             same(got_weights, weights)
+
+
+@pytest.mark.parametrize("where", ["query", "key", "value", "grad"])
+def test_a_nan_stays_in_its_sequence(where: str) -> None:
+    generator = torch.Generator().manual_seed(0)
+    names = ("query", "key", "value")
+    parts = {n: [torch.randn(m, 2, 4, generator=generator) for m in (3, 5, 150)] for n in names}
+    if where != "grad":
+        parts[where][1][2, 0, 1] = float("nan")
+    tokens = [
+        torch.nested.nested_tensor(
+            [x.to("tpu") for x in parts[n]], layout=torch.jagged, requires_grad=True
+        )
+        for n in names
+    ]
+    out = F.scaled_dot_product_attention(*(t.transpose(1, 2) for t in tokens))
+    values = out.transpose(1, 2).values()
+    grad = torch.ones(158, 2, 4)
+    if where == "grad":
+        grad[4, 0, 1] = float("nan")
+    values.backward(grad.to("tpu"))
+    seen = [values.detach(), *(t.grad.values() for t in tokens)]
+    bad = [x.cpu().isnan().flatten(1).any(1) for x in seen]
+    assert not any(b[:3].any() or b[8:].any() for b in bad)  # the others have none
+    assert any(b[3:8].any() for b in bad)

@@ -371,6 +371,23 @@ RawScalar read_host_scalar(const at::Tensor& tensor) {
 
 }  // namespace
 
+namespace {
+
+bool divides_integers(const Op& op, const c10::IValue* args) {
+  const std::string_view name = op.entry->name;
+  if (name == "div.Tensor_mode") return args[2].isString();
+  return name == "floor_divide" || name == "floor_divide_.Tensor" || name == "fmod.Tensor" ||
+         name == "remainder.Tensor";
+}
+
+// Of an integer by the number 0, which is the second operand.
+void check_divisor(const Frame& frame) {
+  TORCH_CHECK(frame.tensors.size() != 2 || !divides_integers(frame.op, frame.args),
+              "ZeroDivisionError");
+}
+
+}  // namespace
+
 void Frame::add_host_scalar(const at::Tensor& tensor) {
   TensorRef& ref = tensors.back();
   ref.impl = tensor.unsafeGetTensorImpl();
@@ -381,6 +398,9 @@ void Frame::add_host_scalar(const at::Tensor& tensor) {
   if (!wrapped) has_double_ |= dtype == c10::ScalarType::Double;
   RawScalar raw = read_host_scalar(tensor);
   raw.host = true;
+  if (raw.real == 0 && !has_float_ && !c10::isFloatingType(dtype)) [[unlikely]] {
+    check_divisor(*this);
+  }
   add_runtime(raw, tensor_word(ref.form, dtype, 0, wrapped ? uint64_t{kWrapped} : 0));
 }
 
