@@ -60,9 +60,9 @@ def test_empty_strided():
         (lambda: torch.empty(2, -1, device="tpu"), RuntimeError, "negative dimension -1"),
         (lambda: torch.empty(1 << 62, 8, device="tpu"), RuntimeError, "overflowed"),
         (
-            lambda: torch.empty(1, dtype=torch.float8_e5m2fnuz, device="tpu"),
+            lambda: torch.empty(1, dtype=torch.float8_e8m0fnu, device="tpu"),
             TypeError,
-            "Float8_e5m2fnuz is not supported on device tpu",
+            "Float8_e8m0fnu is not supported on device tpu",
         ),
     ],
 )

@@ -167,10 +167,14 @@ def test_integer_division_rounds_like_cpu(dtype):
         assert torch.equal(actual, torch.div(a, b, rounding_mode=mode))
 
 
-def test_integer_division_by_zero_does_not_crash():
-    a, zero = torch.tensor([3, -3], device="tpu"), torch.tensor([0, 0], device="tpu")
+def test_integer_division_by_zero():
+    a, zero = torch.tensor([3, -3], device="tpu"), torch.tensor([1, 0], device="tpu")
     for fn in (torch.floor_divide, torch.fmod, torch.remainder):
-        fn(a, zero).cpu()
+        with pytest.raises(RuntimeError, match="ZeroDivisionError"):
+            fn(a, zero).cpu()
+        with pytest.raises(RuntimeError, match="ZeroDivisionError"):
+            fn(a, 0)
+        assert fn(a, 2).cpu().tolist() == fn(a.cpu(), 2).tolist()
 
 
 def test_float_division_edges():
