@@ -75,7 +75,7 @@ def outcomes(checkout: Path) -> dict[str, str]:
 
 @pytest.mark.slow
 def test_every_test_gets_an_outcome(checkout: Path) -> None:
-    done = run(checkout, "--seconds", "8", "--jobs", "1")
+    done = run(checkout, "--seconds", "15", "--jobs", "1")
     assert done.returncode == 1, done.stdout + done.stderr
     assert outcomes(checkout) == {
         "test_adds": "passed",
@@ -88,7 +88,7 @@ def test_every_test_gets_an_outcome(checkout: Path) -> None:
     }
     assert "3 not right and not in the list" in done.stdout
     # What is known is not run again.
-    again = run(checkout, "--seconds", "8", "--jobs", "1")
+    again = run(checkout, "--seconds", "15", "--jobs", "1")
     assert "3 not right" in again.stdout
     assert len((checkout / "results" / "fused" / "test_tiny.jsonl").read_text().splitlines()) == 11
 
