@@ -114,14 +114,14 @@ class Leases {
   c10::SmallVector<Lease, 2> leases_;  // by address
 };
 
-// Of a storage that is copied on write.
-Cell* lazy_cell(const void* context);
+// Of a storage that is copied on write, or was a moment ago.
+Cell* lazy_cell(const c10::StorageImpl& storage);
 
 // The cell of a tpu storage or of the storage of a tpu tensor.
 inline Cell* cell_of(const c10::StorageImpl& storage) {
   const c10::DataPtr& data = storage.data_ptr();
   if (data.get_deleter() == &c10::impl::cow::cow_deleter) [[unlikely]] {
-    return lazy_cell(data.get_context());
+    return lazy_cell(storage);
   }
   return static_cast<Cell*>(data.get_context());
 }

@@ -66,9 +66,11 @@ std::shared_ptr<int> mark(c10::StorageImpl& storage, Cell* cell, void* address,
 
 }  // namespace
 
-Cell* lazy_cell(const void* context) {
+Cell* lazy_cell(const c10::StorageImpl& storage) {
   const std::lock_guard lock(book().mutex);
-  return book().entries.at(context).cell;
+  void* context = storage.data_ptr().get_context();
+  const auto at = book().entries.find(context);
+  return at == book().entries.end() ? static_cast<Cell*>(context) : at->second.cell;
 }
 
 at::Tensor lazy_clone(const at::Tensor& self) {

@@ -48,7 +48,7 @@ void find_code(trace::Program& program) {
 
 }  // namespace
 
-trace::Answer load_or_build(const Frame& frame, uint64_t hash) {
+trace::Answer load_or_build(const Frame& frame, uint64_t hash, bool& built) {
   // Before anything is locked or made once: another thread may have been at it when this process
   // was forked.
   if (base::in_bad_fork()) base::throw_bad_fork();
@@ -69,17 +69,18 @@ trace::Answer load_or_build(const Frame& frame, uint64_t hash) {
       return memory.insert(frame.key, hash, std::move(stored));
     }
   }
-  trace::Answer built =
+  built = true;
+  trace::Answer made =
       frame.op.entry->lower == nullptr ? build_decomposed(frame) : build_program(frame);
-  if (auto* program = std::get_if<trace::ProgramPtr>(&built)) {
+  if (auto* program = std::get_if<trace::ProgramPtr>(&made)) {
     (*program)->key = frame.key;
     if (ops::as_foreign(*frame.op.entry) != nullptr) {
       add_text((*program)->key, (*program)->text);
       find_code(**program);
     }
   }
-  if (lasting && worth_keeping(frame.op, built)) store.store(frame.key, built);
-  return memory.insert(frame.key, hash, std::move(built));
+  if (lasting && worth_keeping(frame.op, made)) store.store(frame.key, made);
+  return memory.insert(frame.key, hash, std::move(made));
 }
 
 }  // namespace torch_tpu::dispatch

@@ -7,7 +7,7 @@
 
 namespace torch_tpu::dispatch {
 
-// The answer is in the memory cache when this returns.
-trace::Answer load_or_build(const Frame& frame, uint64_t hash);
+// The answer is in the memory cache when this returns. `built`: no disk had it.
+trace::Answer load_or_build(const Frame& frame, uint64_t hash, bool& built);
 
 }  // namespace torch_tpu::dispatch

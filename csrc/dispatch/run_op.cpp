@@ -120,14 +120,14 @@ RefusalPtr run_on_device(const Op& op, const c10::IValue* args, Results& results
     const uint64_t hash = frame.key.hash();
     cache::ProgramCache& cache = cache::ProgramCache::get();
     trace::Answer answer = cache.find(frame.key, hash);
-    const bool fresh = !trace::is_known(answer);
-    if (fresh) answer = load_or_build(frame, hash);
+    bool built = false;
+    if (!trace::is_known(answer)) answer = load_or_build(frame, hash, built);
     auto* known = std::get_if<trace::ProgramPtr>(&answer);
     if (known == nullptr) [[unlikely]] {
       frame.leases.end();  // both write the tensors themselves
       if (const auto* resizes = std::get_if<std::shared_ptr<const trace::Resizes>>(&answer)) {
         // The Meta kernel has warned where it was asked.
-        apply_resizes(**resizes, frame, /*warn=*/!fresh);
+        apply_resizes(**resizes, frame, /*warn=*/!built);
         continue;  // with the new sizes
       }
       return std::get<RefusalPtr>(std::move(answer));
@@ -195,7 +195,7 @@ bool run_by_parts(const Op& op, c10::Stack* stack) {
 void run_op(const Op& op, c10::Stack* stack) {
   if (Recorder* recorder = Recorder::current()) {
     if (const auto refusal = recorder->record(op, stack)) {
-      decompose_or_throw(op.handle, stack, *refusal);
+      if (!run_by_parts(op, stack)) decompose_or_throw(op.handle, stack, *refusal);
     }
     return;
   }

@@ -172,16 +172,11 @@ AttentionOut attention_by_blocks(const Attention& a, const Dropout& dropout) {
   const auto body = [&](const Block& block, const Values& v) -> Values {
     const Slice rows = rows_of(g, block), columns = columns_of(g, block);
     const Value scores = block_scores(a, g, block, rows.of(a.query), columns.of(a.key));
-    const Value max_before = rows.of(v[0]);
-    const Value max = b.maximum(max_before, reduce_max_loose(scores, {3}));
-    const Value shift = finite_shift(max);
-    const Value weights = b.exponential(scores - over_last(shift, scores.dims()));
-    const Value fade = b.exponential(max_before - shift);  // of what was summed so far
-    const Value sum = rows.of(v[1]) * fade + reduce_sum(weights, {3});
-    const Value used = cast(dropped_block(weights, dropout, g, block), a.value.dtype());
+    const Softmax soft = with_block(scores, rows.of(v[0]), rows.of(v[1]));
+    const Value used = cast(dropped_block(soft.weights, dropout, g, block), a.value.dtype());
     const Value mixed = b.reshape(head_product(used, columns.of(a.value), 3, 2), part_dims);
-    const Value total = rows.of(v[2]) * over_last(fade, part_dims) + mixed;
-    return {rows.put(v[0], max), rows.put(v[1], sum), rows.put(v[2], total)};
+    const Value total = rows.of(v[2]) * over_last(soft.fade, part_dims) + mixed;
+    return {rows.put(v[0], soft.max), rows.put(v[1], soft.sum), rows.put(v[2], total)};
   };
   const Values done = for_each_block(
       b, g,

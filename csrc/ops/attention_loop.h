@@ -4,6 +4,7 @@
 
 #include <limits>
 
+#include "csrc/ops/attention.h"
 #include "csrc/ops/call.h"
 #include "csrc/ops/helpers.h"
 
@@ -47,6 +48,21 @@ struct Slice {
 inline Value finite_shift(const Value& x) {
   Builder& b = x.builder();
   return b.select(b.eq(x, b.like(x, -kInfinity)), zeros_like(x), x);
+}
+
+// One more block of the scores of some rows: the maximum and the sum of their softmax so far, the
+// block's weights, and by how much fades what was mixed before.
+struct Softmax {
+  Value max, sum, weights, fade;
+};
+
+inline Softmax with_block(const Value& scores, const Value& max_before, const Value& sum_before) {
+  Builder& b = scores.builder();
+  const Value max = b.maximum(max_before, reduce_max_loose(scores, {3}));
+  const Value shift = finite_shift(max);
+  const Value weights = b.exponential(scores - over_last(shift, scores.dims()));
+  const Value fade = b.exponential(max_before - shift);
+  return {max, sum_before * fade + reduce_sum(weights, {3}), weights, fade};
 }
 
 }  // namespace torch_tpu::ops

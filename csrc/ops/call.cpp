@@ -148,6 +148,11 @@ DType Call::dtype(std::string_view name) const {
   return compute_dtype(argument.infos[0].dtype);
 }
 
+bool Call::is_number(std::string_view name) const {
+  const Argument& argument = source_.at(name);
+  return !argument.infos.empty() && argument.infos[0].number;
+}
+
 bool Call::contiguous(std::string_view name) const {
   const Argument& argument = source_.at(name);
   TORCH_INTERNAL_ASSERT(!argument.infos.empty());

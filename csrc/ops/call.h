@@ -53,6 +53,7 @@ class Call {
   Values tensors(std::string_view name);         // Tensor[] and Tensor?[] (None: undefined Value)
   DType dtype(std::string_view name) const;      // of a tensor argument, as PyTorch sees it
   bool contiguous(std::string_view name) const;  // of a tensor argument, is_contiguous()
+  bool is_number(std::string_view name) const;   // of a tensor argument: 0-d and on the host
   int64_t integer(std::string_view name) const;  // int and SymInt
   bool flag(std::string_view name) const;
   bool flag_or(std::string_view name, bool otherwise) const;  // None or absent: otherwise

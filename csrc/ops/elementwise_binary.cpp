@@ -41,12 +41,11 @@ Values lower_exact_binary(Call& c) {
   return lower_in<f>(c, promoted(c));
 }
 
-// CPU raises for integers, where XLA has a number. A Python number is seen by who calls.
+// CPU raises for integers, where XLA has a result. See Entry::divides.
 void check_divisor(Call& c) {
-  const Value given = c.tensor(second_name(c));
   const DType t = promoted(c);
-  if (is_float(t) || is_complex(t) || given.rank() == 0) return;
-  const Value by = cast(given, t);
+  if (is_float(t) || is_complex(t) || c.is_number(second_name(c))) return;
+  const Value by = cast(c.tensor(second_name(c)), t);
   const Value zero = c.b.eq(by, zeros_like(by));
   c.check_range(c.b.convert(zero, DType::kS64), 0, 1, "ZeroDivisionError");
 }
@@ -178,11 +177,6 @@ void add_binary(Entries& t) {
       {"rsub.Tensor", lower_rsub},
       {"mul.Tensor", lower_mul},
       {"div.Tensor", lower_float_binary<math::div>},
-      {"div.Tensor_mode", lower_div_mode},
-      {"floor_divide", lower_division<math::div_floor>},
-      {"floor_divide_.Tensor", lower_division<math::div_floor>},  // not named as the functional is
-      {"fmod.Tensor", lower_division<math::fmod>},
-      {"remainder.Tensor", lower_division<math::remainder>},
       {"remainder.Scalar_Tensor", lower_remainder_scalar_tensor},
       {"pow.Tensor_Tensor", lower_binary<math::pow>},
       {"pow.Scalar", lower_pow_scalar},
@@ -225,6 +219,16 @@ void add_binary(Entries& t) {
   };
   for (const auto& [name, lower] : entries) {
     t.push_back({.name = name, .lower = lower, .cpu_scalars = true});
+  }
+  const std::pair<std::string_view, Lowering> divisions[] = {
+      {"div.Tensor_mode", lower_div_mode},
+      {"floor_divide", lower_division<math::div_floor>},
+      {"floor_divide_.Tensor", lower_division<math::div_floor>},  // not named as the functional is
+      {"fmod.Tensor", lower_division<math::fmod>},
+      {"remainder.Tensor", lower_division<math::remainder>},
+  };
+  for (const auto& [name, lower] : divisions) {
+    t.push_back({.name = name, .lower = lower, .cpu_scalars = true, .divides = true});
   }
   // The in-place forms of pow have overload names of their own.
   t.push_back({.name = "pow_.Tensor", .lower = lower_binary<math::pow>, .cpu_scalars = true});

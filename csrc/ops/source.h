@@ -18,6 +18,7 @@ struct TensorInfo {
   int64_t dim = 0;
   bool wrapped_number = false;
   bool contiguous = true;
+  bool number = false;  // a 0-d tensor on the host
 };
 
 struct Argument {

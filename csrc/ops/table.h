@@ -62,6 +62,9 @@ struct Entry {
   std::optional<Overlap> overlap = std::nullopt;
   // Writes the same value everywhere, so an element may be written twice (fill).
   bool constant = false;
+  // CPU raises for an integer divisor of 0. A number is looked at when the call is made, a tensor
+  // by the lowering. Not where the third argument is None (div without a rounding mode).
+  bool divides = false;
   // PyTorch refuses some values of its Scalar arguments, by sign or against 1: which of these
   // ranges they are in is part of the key. Always so for random ops.
   bool checks_numbers = false;

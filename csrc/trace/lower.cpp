@@ -161,7 +161,8 @@ class NodeLowering {
         const TensorArg& tensor = node_.tensors[at];
         out.tensors.push_back(reads_[at]);
         out.infos.push_back({tensor.dtype, static_cast<int64_t>(tensor.geometry.sizes.size()),
-                             tensor.wrapped_number, is_contiguous(tensor.geometry)});
+                             tensor.wrapped_number, is_contiguous(tensor.geometry),
+                             tensor.form == TensorArg::Form::kScalar});
       }
       for (const ScalarArg& item : arg.scalars) {
         // A number that a list repeats has one slot, and is read once.

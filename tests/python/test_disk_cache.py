@@ -130,6 +130,18 @@ def test_bad_numbers_raise_as_without_the_folder(tmp_path: Path) -> None:
     assert "expects sigma > 0.0" in run(tmp_path / "c", code.replace("SIGMA", "-2.0"))["error"]
 
 
+def test_a_resized_output_warns_in_each_process(tmp_path: Path) -> None:
+    code = """
+        import json, torch, torch_tpu, warnings
+        with warnings.catch_warnings(record=True) as seen:
+            warnings.simplefilter("always")
+            torch.add(torch.ones(3, device="tpu"), 1, out=torch.ones(5, device="tpu"))
+        print(json.dumps({"seen": [str(w.message)[:27] for w in seen]}))
+    """
+    for _ in range(2):
+        assert run(tmp_path / "c", code)["seen"] == ["An output with one or more "]
+
+
 def test_compiler_flags_are_part_of_the_place(tmp_path: Path) -> None:
     code = """
         import json, torch, torch_tpu

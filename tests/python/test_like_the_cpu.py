@@ -33,6 +33,9 @@ ERRORS: dict[str, Case] = {
     "int32 targets": lambda d: F.cross_entropy(
         torch.zeros(2, 3, device=d), torch.ones(2, dtype=torch.int32, device=d)
     ),
+    "byte mask of another size": lambda d: torch.zeros(2, device=d).__setitem__(
+        torch.ones(3, dtype=torch.uint8, device=d), 9.0
+    ),
     "byte mask of one value": lambda d: torch.zeros(2, device=d).__setitem__(
         torch.ones(2, dtype=torch.uint8, device=d), 9.0
     ),

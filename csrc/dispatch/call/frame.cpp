@@ -373,17 +373,10 @@ RawScalar read_host_scalar(const at::Tensor& tensor) {
 
 namespace {
 
-bool divides_integers(const Op& op, const c10::IValue* args) {
-  const std::string_view name = op.entry->name;
-  if (name == "div.Tensor_mode") return args[2].isString();
-  return name == "floor_divide" || name == "floor_divide_.Tensor" || name == "fmod.Tensor" ||
-         name == "remainder.Tensor";
-}
-
 // Of an integer by the number 0, which is the second operand.
 void check_divisor(const Frame& frame) {
-  TORCH_CHECK(frame.tensors.size() != 2 || !divides_integers(frame.op, frame.args),
-              "ZeroDivisionError");
+  const bool exact = frame.op.args.size() > 2 && frame.args[2].isNone();
+  TORCH_CHECK(!frame.op.entry->divides || exact || frame.tensors.size() != 2, "ZeroDivisionError");
 }
 
 }  // namespace

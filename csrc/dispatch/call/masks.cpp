@@ -46,20 +46,12 @@ void check_mask_shape(const at::Tensor& mask, const at::Tensor& self, int64_t at
 }
 
 // As ATen does where it expands masks, and where it makes a masked_fill of a write.
-void warn_of_bytes(const Op& op, c10::Stack* stack, c10::ArrayRef<c10::IValue> items) {
-  int given = 0;
-  int bytes = 0;
-  for (const c10::IValue& item : items) {
-    if (!item.isTensor() || !item.toTensor().defined()) continue;
-    ++given;
-    bytes += item.toTensor().scalar_type() == c10::ScalarType::Byte ? 1 : 0;
-  }
-  if (bytes == 0) return;
-  TORCH_CHECK(given > 1 || !has_argument(op, "values") ||
+void warn_of_bytes(const Op& op, c10::Stack* stack, bool alone, int count) {
+  TORCH_CHECK(!alone || !has_argument(op, "values") ||
                   argument(op, stack, "values").toTensor().numel() != 1 ||
                   argument(op, stack, "accumulate").toBool(),
               "masked_fill_ only supports boolean masks, but got mask with dtype unsigned char");
-  for (int i = 0; i < bytes; ++i) {
+  for (int i = 0; i < count; ++i) {
     TORCH_WARN(
         "indexing with dtype torch.uint8 is now deprecated, please use a dtype torch.bool "
         "instead.");
@@ -92,9 +84,9 @@ void expand_masks(const Op& op, c10::Stack* stack) {
   const auto given = [](const c10::IValue& item) {
     return item.isTensor() && item.toTensor().defined();
   };
-  warn_of_bytes(op, stack, items);
   int tensors = 0;
   int masks = 0;
+  int bytes = 0;
   bool on_host = false;
   int64_t lead = 0;  // dimensions before the last index
   for (size_t i = 0; i < items.size(); ++i) {
@@ -103,12 +95,16 @@ void expand_masks(const Op& op, c10::Stack* stack) {
     lead = static_cast<int64_t>(i);
     ++tensors;
     masks += is_mask(tensor) ? 1 : 0;
+    bytes += tensor.scalar_type() == c10::ScalarType::Byte ? 1 : 0;
     on_host |= tensor.device().is_cpu();
   }
   if (masks == 0 && !on_host) return;
+  if (masks == 1 && tensors == 1) {
+    check_mask_shape(items[static_cast<size_t>(lead)].toTensor(), self, lead);
+  }
+  if (bytes > 0) warn_of_bytes(op, stack, tensors == 1, bytes);
   if (masks == 1 && tensors == 1 && !on_host) {
     const at::Tensor& mask = items[static_cast<size_t>(lead)].toTensor();
-    check_mask_shape(mask, self, lead);
     if (program_counts(op, self, mask, lead)) return;
   }
   const int device = self.device().index();

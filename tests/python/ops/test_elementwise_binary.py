@@ -174,7 +174,13 @@ def test_integer_division_by_zero():
             fn(a, zero).cpu()
         with pytest.raises(RuntimeError, match="ZeroDivisionError"):
             fn(a, 0)
+        with pytest.raises(RuntimeError, match="ZeroDivisionError"):
+            fn(a, torch.tensor(0, device="tpu")).cpu()
+        with pytest.raises(RuntimeError, match="ZeroDivisionError"):
+            fn(a, torch.tensor(0))
         assert fn(a, 2).cpu().tolist() == fn(a.cpu(), 2).tolist()
+        assert fn(a, torch.tensor(2, device="tpu")).cpu().tolist() == fn(a.cpu(), 2).tolist()
+    assert torch.div(a, 0, rounding_mode=None).cpu().tolist() == [inf, -inf]
 
 
 def test_float_division_edges():
