@@ -22,10 +22,11 @@ PACKAGES := $(VENV)/.packages-$(call content,requirements/dev.txt)
 EDITABLE := $(VENV)/.editable-$(call content,pyproject.toml)
 GTEST := $(VENV)/.gtest
 LIBTPU := $(VENV)/.libtpu-$(call content,requirements/tpu.txt)
+FRAMEWORKS := $(VENV)/.frameworks-$(call content,requirements/frameworks.txt)
 JAX := $(VENV)/.jax-$(call content,requirements/jax.txt)
 CPP_FILES = $(shell find csrc tests/cpp examples -name '*.cpp' -o -name '*.h' 2>/dev/null)
 
-.PHONY: help setup build demo test py-test cpp-test stress sanitize sanitize-address sanitize-thread conformance pytorch-tests tpu-compile-test kernels-test lint format wheel bench docs clean
+.PHONY: help setup build demo test py-test cpp-test stress sanitize sanitize-address sanitize-thread conformance pytorch-tests tpu-compile-test kernels-test frameworks-test lint format wheel bench docs clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -65,7 +66,7 @@ demo: build ## train a small GPT on the device
 test: cpp-test py-test ## C++ and Python tests
 
 py-test: build $(JAX) ## Python tests; PYTEST_ARGS="-k name" narrows them
-	$(PY) -m pytest tests -n 2 $(PYTEST_ARGS)
+	$(PY) -m pytest tests --ignore tests/frameworks -n 2 $(PYTEST_ARGS)
 
 cpp-test: build ## C++ tests
 	@if [ -f build/CTestTestfile.cmake ]; then ctest --test-dir build --output-on-failure --no-tests=ignore -j $(JOBS); \
@@ -93,6 +94,13 @@ $(LIBTPU): $(PACKAGES)
 $(JAX): $(PACKAGES)
 	$(PY) -m pip install --disable-pip-version-check --quiet --no-deps -r requirements/jax.txt
 	@rm -f $(VENV)/.jax-* && touch $@
+
+$(FRAMEWORKS): $(PACKAGES)
+	$(PY) -m pip install --disable-pip-version-check --quiet --no-deps -r requirements/frameworks.txt
+	@rm -f $(VENV)/.frameworks-* && touch $@
+
+frameworks-test: build $(FRAMEWORKS) ## accelerate, Trainer, Lightning, TorchTitan and others on the device
+	$(PY) -m pytest tests/frameworks -n 2 $(PYTEST_ARGS)
 
 kernels-test: build $(JAX) $(LIBTPU) ## kernels in JAX and Pallas, and that they compile for a TPU
 	$(PY) -m pytest tests/python/test_pallas.py tests/python/test_pallas_errors.py tests/python/test_kernels.py \
