@@ -113,7 +113,16 @@ def test_the_list_of_expected_failures() -> None:
     assert len(patterns) == len(set(patterns))
     assert all("::" in pattern for pattern in patterns)
     assert not any("wrong" in reason for reason in expected.groups)
-    assert not expected.reason_of("test_torch::TestNothing::test_of_this_name")
+    assert not expected.reason_of("test_torch::TestNothing::test_of_this_name", "no reason")
+
+
+def test_a_failure_is_expected_for_what_it_says(tmp_path: Path) -> None:
+    listed = tmp_path / "list.txt"
+    listed.write_text("reason: more\nfile::*::test_* if: works.*not listed\nfile::*::test_any\n")
+    expected = read_expected(listed)
+    assert expected.reason_of("file::Class::test_a", "it works\nbut is not listed") == "more"
+    assert not expected.reason_of("file::Class::test_a", "it does not")
+    assert expected.reason_of("file::Class::test_any", "it does not") == "more"
 
 
 def test_names() -> None:

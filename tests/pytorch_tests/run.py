@@ -182,7 +182,8 @@ class Run:
             for test, result in sorted(results.items()):
                 outcome = result["outcome"]
                 if outcome not in GOOD:
-                    outcome = "expected" if expected.reason_of(f"{name}::{test}") else "bad"
+                    reason = expected.reason_of(f"{name}::{test}", result["detail"])
+                    outcome = "expected" if reason else "bad"
                     if outcome == "bad":
                         bad.append((f"{name}::{test}", result))
                 counts["passed" if outcome == "xfailed" else outcome] += 1
