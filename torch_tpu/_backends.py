@@ -8,7 +8,7 @@ import types
 
 import torch
 
-from torch_tpu import _C
+from torch_tpu import _C, _replace
 
 
 class _Backend(types.ModuleType):
@@ -42,4 +42,4 @@ def install() -> None:
         return
     module = _Backend("torch.backends.tpu", __doc__)
     sys.modules["torch.backends.tpu"] = module
-    torch.backends.tpu = module  # type: ignore[attr-defined]
+    _replace.add(torch.backends, "tpu", module)

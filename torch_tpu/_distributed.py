@@ -25,9 +25,9 @@ def install() -> None:
 
     if not dist.is_available() or not dist.is_gloo_available():
         return
-    # The first is the name that Google's torch-tpu gives it, and transformers asks for; the last
-    # one is the device's default.
-    for name in ("tpu_dist", "tpu"):
+    # The first is the device's default; the other one is Google's torch-tpu's name of its backend,
+    # which transformers asks for.
+    for name in ("tpu", "tpu_dist"):
         dist.Backend.register_backend(name, _create, extended_api=True, devices=["tpu"])
     _choose_backend_by_itself()
     _barriers_by_our_backend()

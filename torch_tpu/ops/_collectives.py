@@ -9,10 +9,12 @@ import torch
 import torch.distributed as dist
 
 
-def _functional() -> Any:
+def _functional(name: str) -> Any:
+    """One of PyTorch's, by its name since torch 2.13, or the one that it had before."""
     import torch.distributed._functional_collectives as functional
 
-    return functional
+    before = name.replace("_single", "_tensor")
+    return getattr(functional, name, None) or getattr(functional, before)
 
 
 def _group(group: Any) -> Any:
@@ -27,9 +29,8 @@ def _group(group: Any) -> Any:
 def all_gather_dim(tensor: torch.Tensor, dim: int = 0, group: Any = None) -> torch.Tensor:
     """All ranks' tensors, one after the other along a dimension."""
     where = _group(group)
-    functional = _functional()
-    gathered = functional.all_gather_tensor_autograd(tensor, dim % tensor.dim(), where)
-    return functional.wait_tensor(gathered)
+    gathered = _functional("all_gather_single_autograd")(tensor, dim % tensor.dim(), where)
+    return _functional("wait_tensor")(gathered)
 
 
 def reduce_scatter_dim(
@@ -38,7 +39,7 @@ def reduce_scatter_dim(
     """The sum of all ranks' tensors, of which each keeps its part along a dimension. Of other
     reductions ("avg", "max", "min", "product") only the sum and the average have a gradient."""
     where = _group(group)
-    functional = _functional()
+    wait = _functional("wait_tensor")
     size = dist.get_world_size(where)
     if tensor.shape[dim] % size:
         raise ValueError(
@@ -47,10 +48,8 @@ def reduce_scatter_dim(
         )
     at = dim % tensor.dim()
     if op not in ("sum", "avg"):
-        return functional.wait_tensor(functional.reduce_scatter_tensor(tensor, op, at, where))
-    summed = functional.wait_tensor(
-        functional.reduce_scatter_tensor_autograd(tensor, "sum", at, where)
-    )
+        return wait(_functional("reduce_scatter_single")(tensor, op, at, where))
+    summed = wait(_functional("reduce_scatter_single_autograd")(tensor, "sum", at, where))
     return summed / size if op == "avg" else summed
 
 
@@ -68,7 +67,6 @@ def ragged_all_to_all(
     jax.lax.ragged_all_to_all: recv_sizes[r] is how many rows come from rank r. The sizes are read
     by the host; the gradients of operand and output go the same ways back."""
     where = _group(group)
-    functional = _functional()
     size = dist.get_world_size(where)
     numbers = torch.stack([input_offsets, send_sizes, output_offsets, recv_sizes]).to(torch.int64)
     if numbers.shape != (4, size):
@@ -79,9 +77,8 @@ def ragged_all_to_all(
     starts, sends, _, receives = numbers.tolist()
     parts = [operand[at : at + count] for at, count in zip(starts, sends, strict=True)]
     packed = torch.cat(parts) if sum(sends) else operand[:0]
-    came = functional.wait_tensor(
-        functional.all_to_all_single_autograd(packed, receives, sends, where)
-    )
+    exchanged = _functional("all_to_all_single_autograd")(packed, receives, sends, where)
+    came = _functional("wait_tensor")(exchanged)
     result = output.clone()
     for part, at in zip(came.split(receives), places.tolist(), strict=True):
         if len(part):
