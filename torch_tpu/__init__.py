@@ -94,7 +94,21 @@ except Exception as error:
     _autoload_error = error
 
 if TYPE_CHECKING:
-    from torch_tpu import aot, compare, debug, distributed, kernels, pallas, safetensors, spmd, tpu
+    from torch_tpu import (
+        aot,
+        compare,
+        compiler,
+        debug,
+        distributed,
+        kernels,
+        ops,
+        optimizers,
+        pallas,
+        profiler,
+        safetensors,
+        spmd,
+        tpu,
+    )
     from torch_tpu._export import export, load
     from torch_tpu._lint import lint
     from torch_tpu.pallas import jax_op
@@ -105,6 +119,7 @@ __all__ = [
     "aot",
     "clear_programs",
     "compare",
+    "compiler",
     "coverage",
     "debug",
     "distributed",
@@ -119,7 +134,10 @@ __all__ = [
     "load_pack",
     "mark_dynamic",
     "mode",
+    "ops",
+    "optimizers",
     "pallas",
+    "profiler",
     "record_pack",
     "reset_stats",
     "safetensors",
@@ -130,12 +148,17 @@ __all__ = [
 ]
 
 _LAZY_MODULES = (
+    "_internal",
     "aot",
     "compare",
+    "compiler",
     "debug",
     "distributed",
     "kernels",
+    "ops",
+    "optimizers",
     "pallas",
+    "profiler",
     "safetensors",
     "spmd",
 )

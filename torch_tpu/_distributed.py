@@ -1,5 +1,5 @@
-"""Makes the c10d backend "tpu" known to torch.distributed. Registering starts nothing: a group is
-made by `init_process_group`, and even that does not start the PJRT client."""
+"""Makes the c10d backend "tpu" known to torch.distributed, also as "tpu_dist". Registering starts
+nothing: a group is made by `init_process_group`, and even that does not start the PJRT client."""
 
 from __future__ import annotations
 
@@ -25,7 +25,10 @@ def install() -> None:
 
     if not dist.is_available() or not dist.is_gloo_available():
         return
-    dist.Backend.register_backend("tpu", _create, extended_api=True, devices=["tpu"])
+    # The first is the device's default; the other one is Google's torch-tpu's name of its backend,
+    # which transformers asks for.
+    for name in ("tpu", "tpu_dist"):
+        dist.Backend.register_backend(name, _create, extended_api=True, devices=["tpu"])
     _choose_backend_by_itself()
     _barriers_by_our_backend()
     _mesh_of_single_devices()

@@ -14,7 +14,7 @@ from torch.utils.backend_registration import (
     rename_privateuse1_backend,
 )
 
-from torch_tpu import _native_file
+from torch_tpu import _aliases, _native_file
 from torch_tpu._native_file import REBUILD as _REBUILD, minor as _minor
 
 _done = False
@@ -54,12 +54,14 @@ def _name_device() -> None:
     if getattr(torch, "tpu", None) is not None:
         return
     rename_privateuse1_backend("tpu")
-    from torch_tpu import tpu
+    from torch_tpu import _backends, tpu
 
     torch._register_device_module("tpu", tpu)
     # `import torch.tpu.memory` must give the same module as `torch_tpu.tpu.memory`.
     for name in ("amp", "memory", "random", "streams"):
         sys.modules[f"torch.tpu.{name}"] = getattr(tpu, name)
+    _aliases.install()
+    _backends.install()
     generate_methods_for_privateuse1_backend(for_storage=True)
 
 

@@ -1,14 +1,25 @@
 """What the backend "tpu" of torch.distributed offers beyond PyTorch's interface: the flight
-recorder. Collectives themselves are torch.distributed's; see docs/distributed.md."""
+recorder, and the order of ranks on a torus. Collectives themselves are torch.distributed's; see
+docs/distributed.md."""
 
 from __future__ import annotations
 
 import json
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 from torch_tpu import _C
 
-__all__ = ["clear_flight", "dump_flight", "flight", "span_processes"]
+__all__ = [
+    "clear_flight",
+    "dump_flight",
+    "flight",
+    "span_processes",
+    "spmd_safe",
+    "topology_aware_mesh",
+]
+
+_F = TypeVar("_F", bound=Callable[..., Any])
 
 
 def flight() -> list[dict[str, Any]]:
@@ -46,3 +57,46 @@ def span_processes(store: Any, process: int, processes: int) -> None:
     >>> span_processes(dist.HashStore(), 0, 2)  # doctest: +SKIP
     """
     _C._span_processes(store, process, processes)
+
+
+def topology_aware_mesh(mesh_shape: Sequence[int], *, topology: str = "single_slice") -> Any:
+    """The ranks in the order of the torus, a tensor of that shape: ranks along its last axis are
+    neighbours. Every rank calls it, after `init_process_group`. Where devices have no place on a
+    torus, ranks stay in order. `torch_tpu.spmd.device_mesh` makes a DeviceMesh of it.
+
+    >>> topology_aware_mesh((2, 4))  # doctest: +SKIP
+    """
+    from torch_tpu.spmd._ranks import rank_order
+
+    if topology != "single_slice":
+        raise NotImplementedError(
+            f"[topology_aware_mesh] topology={topology!r}: only the ranks of one slice have an "
+            f"order here. Order slices yourself: their ranks are consecutive."
+        )
+    return rank_order(mesh_shape)
+
+
+def spmd_safe(function: _F) -> _F:
+    """The same function. It allows Google's torch-tpu to fuse collectives into programs, which all
+    ranks must then compile alike; here ranks' programs may differ, and collectives stand between
+    them (docs/compile.md). Inside one program they are `torch_tpu.spmd`'s.
+
+    >>> @spmd_safe
+    ... def step(x):
+    ...     return x + 1
+    """
+    return function
+
+
+_NO_STRIPES = "transfers between ranks are XLA's or Gloo's, which have no stripes to set"
+_NOT_HERE = {
+    "set_tpu_launch_env": "torchrun sets what a launch needs; for a client that spans a slice, "
+    "torch_tpu.distributed.span_processes(store, rank, world_size) before the first tensor",
+    "window_num_stripes": _NO_STRIPES,
+    "window_stripe_chunk_mb": _NO_STRIPES,
+}
+
+
+def __getattr__(name: str) -> Any:
+    instead = f": {_NOT_HERE[name]}" if name in _NOT_HERE else ""
+    raise AttributeError(f"module 'torch_tpu.distributed' has no attribute '{name}'{instead}")

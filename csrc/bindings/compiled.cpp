@@ -7,6 +7,7 @@
 
 #include "csrc/bindings/bindings.h"
 #include "csrc/bindings/dtype.h"
+#include "csrc/dispatch/call/compiler_options.h"
 #include "csrc/dispatch/call/target.h"
 #include "csrc/dispatch/graph/exported.h"
 #include "csrc/dispatch/graph/graph_recording.h"
@@ -109,7 +110,8 @@ py::dict describe(const dispatch::RecordedModule& module) {
 class CompiledFunction {
  public:
   void add(CompiledPtr graph, py::list constants, py::list others) {
-    variants_.push_back({std::move(graph), std::move(constants), std::move(others)});
+    variants_.push_back(
+        {std::move(graph), std::move(constants), std::move(others), dispatch::settings_word()});
   }
   size_t size() const { return variants_.size(); }
 
@@ -155,10 +157,13 @@ class CompiledFunction {
 
   Variant* find(const std::vector<at::Tensor>& tensors, c10::ArrayRef<PyObject*> constants,
                 dispatch::CompiledGraph::Values& values) {
+    const uint64_t settings = dispatch::settings_word();
     // By number: both questions may let go of the GIL, and another thread add a variant then.
     for (size_t i = 0; i < variants_.size(); ++i) {
       Variant& variant = variants_[i];
-      if (variant.has(constants) && variant.graph->accepts(tensors, values)) return &variant;
+      if (variant.settings == settings && variant.has(constants) &&
+          variant.graph->accepts(tensors, values))
+        return &variant;
     }
     return nullptr;
   }
@@ -183,6 +188,7 @@ class CompiledFunction {
     CompiledPtr graph;
     py::list constants;
     py::list others;
+    uint64_t settings;  // that it was recorded under
 
     bool has(c10::ArrayRef<PyObject*> given) const {
       if (given.size() != constants.size()) return false;
@@ -385,6 +391,8 @@ void bind_compiled(py::module_& m) {
             return std::make_pair(std::move(graph), std::move(others));
           },
           py::arg("name"), py::arg("results"), py::arg("share"), py::arg("visible") = py::none());
+  m.def("_settings_word", &dispatch::settings_word,
+        "A number for the settings that recorded programs depend on.");
   py::class_<CompiledFunction>(m, "_CompiledFunction")
       .def(py::init<>())
       .def("add", &CompiledFunction::add, py::arg("graph"), py::arg("constants"), py::arg("others"))

@@ -2,6 +2,8 @@
 // client release the GIL. A device of -1 is the calling thread's current one.
 #include <tuple>
 
+#include <ATen/core/CachingHostAllocator.h>
+
 #include "csrc/bindings/bindings.h"
 #include "csrc/device/allocator.h"
 #include "csrc/device/checks.h"
@@ -9,6 +11,8 @@
 #include "csrc/device/generator.h"
 #include "csrc/device/stream.h"
 #include "csrc/dispatch/report/profile_collective.h"
+#include "csrc/trace/issue_line.h"
+#include "csrc/trace/memory_history.h"
 #include "csrc/trace/value.h"
 
 namespace torch_tpu::bindings {
@@ -99,6 +103,58 @@ void bind_memory(py::module_& m) {
       "(free, total) bytes of the device; 0 where unknown. Starts the client.");
 }
 
+py::list to_python(const std::vector<trace::MemoryEvent>& events) {
+  py::list out;
+  for (const trace::MemoryEvent& event : events) {
+    out.append(py::make_tuple(event.takes, event.address, event.bytes, event.device, event.time_us,
+                              trace::describe(event.line)));
+  }
+  return out;
+}
+
+void bind_memory_history(py::module_& m) {
+  m.def(
+      "_memory_history_start",
+      [](size_t max_events) { trace::MemoryHistory::get().start(max_events); },
+      py::arg("max_events"), "Notes who takes and frees device memory; 0: no more.");
+  m.def("_memory_history_on", &trace::MemoryHistory::on);
+  m.def(
+      "_memory_events", [] { return to_python(trace::MemoryHistory::get().events()); },
+      "(takes, address, bytes, device, microseconds, line) of the newest events.");
+  m.def(
+      "_memory_alive", [] { return to_python(trace::MemoryHistory::get().alive()); },
+      "The same of what was made since the start and is alive.");
+  m.def(
+      "_host_memory_stats",
+      [] {
+        const at::HostStats stats =
+            static_cast<at::HostAllocator*>(device::pinned_allocator())->get_stats();
+        py::dict out;
+        for (const auto& [name, stat] : {std::pair("active_requests", &stats.active_requests),
+                                         std::pair("active_bytes", &stats.active_bytes),
+                                         std::pair("allocations", &stats.allocations),
+                                         std::pair("allocated_bytes", &stats.allocated_bytes)}) {
+          py::dict one;
+          one["current"] = stat->current;
+          one["peak"] = stat->peak;
+          one["allocated"] = stat->allocated;
+          one["freed"] = stat->freed;
+          out[name] = one;
+        }
+        out["num_host_alloc"] = stats.num_host_alloc;
+        out["num_host_free"] = stats.num_host_free;
+        return out;
+      },
+      "Counts of pinned host memory.");
+  m.def(
+      "_reset_host_memory_stats",
+      [](bool peak) {
+        auto* host = static_cast<at::HostAllocator*>(device::pinned_allocator());
+        peak ? host->reset_peak_stats() : host->reset_accumulated_stats();
+      },
+      py::arg("peak"), "Sets the peaks, or the totals, back.");
+}
+
 void bind_streams(py::module_& m) {
   m.def(
       "_current_stream",
@@ -132,6 +188,7 @@ void bind_generators(py::module_& m) {
 void bind_device(py::module_& m) {
   bind_devices(m);
   bind_memory(m);
+  bind_memory_history(m);
   bind_streams(m);
   bind_generators(m);
 }

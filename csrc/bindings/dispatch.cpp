@@ -9,11 +9,13 @@
 #include "csrc/cache/fused_cache.h"
 #include "csrc/cache/program_cache.h"
 #include "csrc/device/tensor.h"
+#include "csrc/dispatch/call/compiler_options.h"
 #include "csrc/dispatch/call/mode.h"
 #include "csrc/dispatch/call/op.h"
 #include "csrc/dispatch/call/target.h"
 #include "csrc/dispatch/change_mode.h"
 #include "csrc/dispatch/report/causes.h"
+#include "csrc/dispatch/report/sync_debug.h"
 #include "csrc/dispatch/run/scalar_pool.h"
 #include "csrc/dispatch/tiers/fallback.h"
 #include "csrc/ops/table.h"
@@ -112,6 +114,15 @@ void bind_dispatch(py::module_& m) {
       py::arg("mode"), py::call_guard<py::gil_scoped_release>(),
       "Sets the mode of the process: debug, strict or fused.");
   m.def("_get_mode", [] { return base::to_string(dispatch::mode()); }, "The mode of the process.");
+  m.def("_set_compiler_options", &dispatch::change_compiler_options, py::arg("options"),
+        py::call_guard<py::gil_scoped_release>(),
+        "XLA options of the calls from here on, by name: str, bool, int or float.");
+  m.def("_compiler_options", &dispatch::compiler_options, "Those that were set.");
+  m.def(
+      "_set_sync_debug",
+      [](int level) { dispatch::set_sync_debug(static_cast<dispatch::SyncDebug>(level)); },
+      py::arg("level"), "When the host waits for the device: 0 nothing, 1 warns, 2 raises.");
+  m.def("_get_sync_debug", [] { return static_cast<int>(dispatch::sync_debug()); });
   m.def("_set_debug_nans", &dispatch::set_debug_nans, py::arg("on"),
         "Whether Debug Eager stops at the first NaN or Inf.");
   m.def("_get_debug_nans", &dispatch::debug_nans, "Whether Debug Eager stops at NaN and Inf.");

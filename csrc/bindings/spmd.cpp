@@ -4,6 +4,7 @@
 #include <torch/csrc/Dtype.h>
 
 #include "csrc/bindings/bindings.h"
+#include "csrc/dispatch/call/compiler_options.h"
 #include "csrc/dispatch/graph/exported.h"
 #include "csrc/distributed/collective_module.h"
 #include "csrc/ops/check_kind.h"
@@ -21,7 +22,8 @@ ProgramPtr compile(const std::string& name, const std::string& text,
                    const std::vector<int>& devices, const py::list& outputs,
                    const std::vector<std::pair<std::string, std::string>>& checks, uint64_t draws,
                    bool checks_differ) {
-  ShardedModule module{name, text, devices, {}, {}, draws, checks_differ};
+  ShardedModule module{
+      name, dispatch::current_options_line() + text, devices, {}, {}, draws, checks_differ};
   for (const py::handle& item : outputs) {
     const auto [write, dtype] = item.cast<std::pair<int, py::object>>();
     if (!THPDtype_Check(dtype.ptr())) throw py::type_error("expected a torch.dtype");

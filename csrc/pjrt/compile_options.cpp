@@ -5,6 +5,8 @@
 #include <stdexcept>
 #include <string_view>
 
+#include "csrc/pjrt/option_overrides.h"
+
 namespace torch_tpu::pjrt {
 namespace {
 
@@ -144,7 +146,12 @@ std::string CompileOptions::serialize() const {
   Message message;
   message.add_bytes(3, executable_build_options(*this));
   message.add_int(4, compile_portable_executable ? 1 : 0);
-  for (const auto& [name, value] : env_option_overrides) {
+  return message.bytes() + serialize_overrides(env_option_overrides);
+}
+
+std::string serialize_overrides(const OptionOverrides& overrides) {
+  Message message;
+  for (const auto& [name, value] : overrides) {
     Message entry;
     entry.add_bytes(1, name);
     entry.add_bytes(2, option_override(value));

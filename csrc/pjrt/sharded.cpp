@@ -1,6 +1,7 @@
 #include "csrc/pjrt/sharded.h"
 
 #include "csrc/pjrt/call.h"
+#include "csrc/pjrt/option_overrides.h"
 
 namespace torch_tpu::pjrt {
 
@@ -11,7 +12,8 @@ LoadedExecutable compile_sharded(const Client& client, std::string_view program,
   options.use_shardy_partitioner = true;
   // executable_build_options (3) once more, with allow_spmd_sharding_propagation_to_output (12):
   // occurrences of one message are merged.
-  const std::string bytes = options.serialize() + std::string("\x1a\x02\x60\x01", 4);
+  const std::string bytes = options.serialize() + std::string("\x1a\x02\x60\x01", 4) +
+                            serialize_overrides(overrides_of(program));
   return client.compile_with(program, bytes);
 }
 

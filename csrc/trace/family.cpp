@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "csrc/stablehlo/axis.h"
+#include "csrc/trace/settings_word.h"
 
 namespace torch_tpu::trace {
 namespace {
@@ -33,7 +34,11 @@ bool describe(const FusedProgram& piece, Key& structure, Numbers& numbers) {
   bool known = true;
   for_each_node(piece, [&](size_t n, size_t refs) {
     const Program& program = *piece.nodes[n];
-    structure.add(program.key.data()[1]);  // settings outside the arguments
+    const uint64_t settings = program.key.data()[1];  // outside the arguments
+    structure.add(settings);
+    if (settings >> kOptionsShift != 0) {
+      for (const size_t word : {2, 3}) structure.add(program.key.data()[word]);
+    }
     for (int i = 0; i < program.num_inputs; ++i) {
       structure.add(uint64_t{piece.words[refs + static_cast<size_t>(i)]});
     }

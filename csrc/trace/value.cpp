@@ -11,6 +11,7 @@
 
 #include "csrc/base/env.h"
 #include "csrc/pjrt/runtime.h"
+#include "csrc/trace/memory_history.h"
 
 namespace torch_tpu::trace {
 namespace {
@@ -61,7 +62,10 @@ DeviceValue::DeviceValue(State state, PJRT_Buffer* buffer, stablehlo::DType dtyp
       dtype_(dtype),
       donatable_(donatable),
       contiguous_(is_contiguous(dims, strides)),
-      state_(state) {}
+      state_(state) {
+  if (MemoryHistory::on()) [[unlikely]]
+    MemoryHistory::made(this);
+}
 
 DeviceValue::DeviceValue(PJRT_Buffer* buffer, stablehlo::DType dtype, ShapeRef dims,
                          ShapeRef strides, int device, bool donatable)
@@ -162,6 +166,8 @@ void DeviceValue::fail(std::exception_ptr error) noexcept {
 
 DeviceValue::~DeviceValue() {
   if (entered_) Ledger::of(device_).leave(this);
+  if (MemoryHistory::on()) [[unlikely]]
+    MemoryHistory::gone(this);
 }
 
 Ledger::Ledger(int device) : limit_(base::env_memory_limit()), device_(device) {}
@@ -186,6 +192,8 @@ void Ledger::enter(DeviceValue* value) {
   counts_.total_allocated += value->bytes_;
   counts_.current_values += 1;
   counts_.allocations += 1;
+  if (MemoryHistory::on()) [[unlikely]]
+    MemoryHistory::entered(value, value->bytes_, device_);
   if (counts_.current_bytes > counts_.peak_bytes) counts_.peak_bytes = counts_.current_bytes;
   if (counts_.current_values > counts_.peak_values) counts_.peak_values = counts_.current_values;
 }
@@ -211,6 +219,8 @@ void Ledger::leave(DeviceValue* value) noexcept {
   counts_.total_freed += value->bytes_;
   counts_.current_values -= 1;
   counts_.frees += 1;
+  if (MemoryHistory::on()) [[unlikely]]
+    MemoryHistory::left(value);
 }
 
 void Ledger::remember_dropped(const DeviceValue& value) noexcept {

@@ -20,13 +20,19 @@ MODULES = [
     "torch_tpu._safetensors_header",
     "torch_tpu._stats",
     "torch_tpu.cli._common",
+    "torch_tpu.compiler",
     "torch_tpu.debug",
     "torch_tpu.distributed",
+    "torch_tpu.profiler",
     "torch_tpu.safetensors",
     "torch_tpu.tpu",
     "torch_tpu.tpu._device",
+    "torch_tpu.tpu._eager_mode",
     "torch_tpu.tpu._lazy",
+    "torch_tpu.tpu._precision",
     "torch_tpu.tpu._properties",
+    "torch_tpu.tpu._snapshot",
+    "torch_tpu.tpu._usage",
     "torch_tpu.tpu.amp",
     "torch_tpu.tpu.memory",
     "torch_tpu.tpu.random",
@@ -34,7 +40,19 @@ MODULES = [
 ]
 
 
-NEED_JAX = ["torch_tpu.kernels", "torch_tpu.pallas", "torch_tpu.pallas._define"]
+NEED_JAX = [
+    "torch_tpu.kernels",
+    "torch_tpu.ops",
+    "torch_tpu.ops._attention",
+    "torch_tpu.ops._barrier",
+    "torch_tpu.ops._jagged",
+    "torch_tpu.ops._pool",
+    "torch_tpu.ops._ragged",
+    "torch_tpu.ops._sparse",
+    "torch_tpu.pallas",
+    "torch_tpu.pallas._define",
+    "torch_tpu.pallas._mesh",
+]
 
 
 @pytest.mark.parametrize("name", [*MODULES, *NEED_JAX])

@@ -299,6 +299,16 @@ def test_unsupported_torch(tmp_path: Path, farm: Path) -> None:
     assert found["fix"] == "pip install 'torch>=2.11,<2.14'"
 
 
+def test_the_other_torch_tpu(farm: Path) -> None:
+    """Google's package of nearly the same name, by its metadata alone."""
+    info = farm / "torch_tpu-0.2.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: torch_tpu\nVersion: 0.2.0\n")
+    found = only_problem(doctor(path=[farm]), "namesake")
+    assert "torch-tpu 0.2.0 is installed, too" in found["message"]
+    assert "pip uninstall torch-tpu torchtpu" in found["fix"]
+
+
 @pytest.mark.parametrize(
     "row",
     [row for row in torch_tpu._C._env_table() if row["type"] in ("choice", "int", "bool", "bytes")],

@@ -94,3 +94,15 @@ def test_mosaic_of_sizes_that_blocks_do_not_divide():
 def test_what_is_no_kernel():
     with pytest.raises(TypeError, match=r"expected a kernel made by helion\.kernel"):
         helion_op("test_helion::bad", torch.relu)
+
+
+def test_its_own_way_to_the_device():
+    """A kernel called with our tensors: Helion finds `torch_tpu._internal` and launches by that."""
+    x, y = torch.randn(256, 256), torch.randn(256, 256)
+    for shift in (0.0, 1.0):  # the second call goes the way that the first has prepared
+        out = add_relu(x.to("tpu"), (y + shift).to("tpu"))
+        assert out.device.type == "tpu"
+        torch.testing.assert_close(out.cpu(), torch.relu(x + y + shift))
+    with torch_tpu._C._Recording(0, "tpu") as recording:
+        args = [recording.parameter([256, 256], [256, 1], torch.float32) for _ in range(2)]
+        assert "@tpu_custom_call" in recording.module("kernel", [add_relu(*args)])["text"]

@@ -10,29 +10,6 @@ import torch
 
 import torch_tpu
 
-# Names of torch.cuda that mean nothing here: CUDA's own libraries, graphs, pools, sensors, types.
-NOT_HERE = {
-    *(name for name in torch.cuda.__all__ if name.endswith(("Storage", "Tensor"))),
-    *("CUDAGraph", "CUDAPluggableAllocator", "CudaError", "DeferredCudaCallError"),
-    *("ExternalStream", "GreenContext", "MemPool", "caching_allocator_alloc"),
-    *("caching_allocator_delete", "caching_allocator_disabled", "caching_allocator_enable"),
-    *("change_current_allocator", "check_error", "clock_rate", "cudaStatus", "cudart"),
-    *("current_blas_handle", "current_solver_handle", "device_memory_used"),
-    *("get_allocator_backend", "get_gencode_flags", "get_stream_from_external"),
-    *("get_sync_debug_mode", "graph", "graph_pool_handle", "graphs", "has_half", "has_magma"),
-    *("host_memory_stats", "host_memory_stats_as_nested_dict", "is_tf32_supported"),
-    *("jiterator", "list_gpu_processes", "make_graphed_callables", "max_memory_cached"),
-    *("memory_cached", "memory_usage", "nccl", "nvtx", "power_draw", "profiler"),
-    *("reset_accumulated_host_memory_stats", "reset_max_memory_cached"),
-    *("reset_peak_host_memory_stats", "set_sync_debug_mode", "sparse", "temperature"),
-    *("tunable", "use_mem_pool", "utilization"),
-}
-
-
-def test_names_of_torch_cuda():
-    missing = {name for name in torch.cuda.__all__ if not hasattr(torch.tpu, name)}
-    assert missing <= NOT_HERE, missing - NOT_HERE
-
 
 def test_modules_are_one():
     import torch.tpu.memory

@@ -105,7 +105,7 @@ class BoundedGraph:
                     raise
                 program = self._record(args, *together)
                 self._together, key = True, together
-            self._programs.setdefault(key, []).append(program)
+            self._programs.setdefault((key, _C._settings_word()), []).append(program)
             results = program.graph.run_bounded(tensors, numbers, floats)
             assert results is not None
         out = []
@@ -144,7 +144,7 @@ class BoundedGraph:
         self, key: tuple[Any, ...], tensors: Any, numbers: Any, floats: Any
     ) -> tuple[Any, Any]:
         """A program of these bounds that takes arguments lying so in memory, and its results."""
-        for program in self._programs.get(key, ()):
+        for program in self._programs.get((key, _C._settings_word()), ()):
             results = program.graph.run_bounded(tensors, numbers, floats)
             if results is not None:
                 return program, results

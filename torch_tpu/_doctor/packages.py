@@ -65,6 +65,26 @@ def torch(_: Places) -> Iterator[Finding]:
         yield Finding("torch", "ok", f"{version} (supported: {_TORCH_RANGE})", "", details)
 
 
+# Another package whose modules are called torch_tpu, too.
+_NAMESAKE = "torch-tpu"
+
+
+def namesake(_: Places) -> Iterator[Finding]:
+    """Google's torch-tpu, which installs into the same folder."""
+    other = distribution(_NAMESAKE)
+    if other is None:
+        return
+    message = (
+        f"{_NAMESAKE} {other.version} is installed, too, and both are torch_tpu in Python: the one "
+        f"installed last has overwritten files of the other"
+    )
+    fix = (
+        f"pip uninstall {_NAMESAKE} torchtpu, then install the one you want; for both, a virtual "
+        f"environment each (docs/from_google_torch_tpu.md)"
+    )
+    yield Finding("namesake", "problem", message, fix, {"version": other.version})
+
+
 def native(_: Places) -> Iterator[Finding]:
     """The native module's file, and what it was built for. The self test loads it."""
     file = _native_file.library()

@@ -12,6 +12,7 @@ Check = Callable[[Places], Iterator[Finding]]
 CHECKS: tuple[tuple[str, Check], ...] = (
     ("python", packages.python),
     ("torch", packages.torch),
+    ("namesake", packages.namesake),
     ("native", packages.native),
     ("plugins", packages.plugins),
     ("cuda driver", packages.cuda),

@@ -37,8 +37,10 @@ def _flash_function(
     scale: float | None = None,
     block_q: int = 512,
     block_k: int = 512,
+    left: int = -1,
+    right: int = -1,
 ) -> Any:
-    return _flash.forward(query, key, value, causal, scale, block_q, block_k)
+    return _flash.forward(query, key, value, causal, scale, block_q, block_k, left, right)
 
 
 def _paged_function(
@@ -81,6 +83,18 @@ def _check(good: bool, op: str, expected: str, *tensors: torch.Tensor) -> None:
         raise ValueError(f"[{op}] expected {expected}, got {got}".replace("torch.", ""))
 
 
+def _bounds(window: tuple[int | None, int | None] | None) -> tuple[int, int]:
+    """How far a query sees to the left and to the right; -1: no bound."""
+    if window is None:
+        return -1, -1
+    if len(window) != 2 or any(side is not None and side < 0 for side in window):
+        raise ValueError(
+            f"[flash_attention] a window is (left, right), numbers from 0 or None, got {window}"
+        )
+    left, right = (-1 if side is None else int(side) for side in window)
+    return left, right
+
+
 def flash_attention(
     query: torch.Tensor,
     key: torch.Tensor,
@@ -90,11 +104,14 @@ def flash_attention(
     scale: float | None = None,
     block_q: int = 512,
     block_k: int = 512,
+    window: tuple[int | None, int | None] | None = None,
 ) -> torch.Tensor:
     """Scaled dot product attention whose scores are never held in the device's memory.
 
     query[B, H, L, D], key and value[B, Hkv, S, D], where Hkv divides H. A causal mask is aligned at
-    the first query and the first key, as in torch's scaled_dot_product_attention.
+    the first query and the first key, as in torch's scaled_dot_product_attention. With a window
+    (left, right) a query at i sees keys from i - left to i + right (None: no bound); blocks of keys
+    that no query sees are not computed.
 
     >>> import torch
     >>> from torch_tpu.kernels import flash_attention
@@ -119,7 +136,13 @@ def flash_attention(
     for name, block in (("block_q", block_q), ("block_k", block_k)):
         if block <= 0 or block % 128 != 0:
             raise ValueError(f"[flash_attention] {name} must be a multiple of 128, got {block}")
-    out, _ = _flash_op(query, key, value, is_causal, scale, block_q, block_k)
+    left, right = _bounds(window)
+    if left >= 0 and query.shape[2] - left > key.shape[2]:
+        raise ValueError(
+            f"[flash_attention] the window {window} has no key for query {query.shape[2] - 1}: "
+            f"there are {key.shape[2]} keys"
+        )
+    out, _ = _flash_op(query, key, value, is_causal, scale, block_q, block_k, left, right)
     return out
 
 

@@ -36,7 +36,8 @@ class _Plan:
     width: int
     block_q: int
     block_k: int
-    causal: bool
+    left: int  # a query at i sees keys from i - left ...
+    right: int  # ... to i + right; -1: no bound
     scale: float
 
     @property
@@ -51,17 +52,21 @@ class _Plan:
     def product(self) -> int:
         """FLOPs of one product of the size of the scores, of the blocks that count."""
         blocks = sum(
-            self.num_k if not self.causal else min(self.num_k, self.reach(i))
-            for i in range(self.num_q)
+            bool(_needed(self, i, j)) for i in range(self.num_q) for j in range(self.num_k)
         )
         return 2 * self.batch * self.heads * self.width * blocks * self.block_q * self.block_k
 
-    def reach(self, i: int) -> int:
-        """Blocks of keys up to the last query of block i."""
-        return cdiv((i + 1) * self.block_q, self.block_k)
 
-
-def _plan(q: Any, k: Any, causal: bool, scale: float | None, block_q: int, block_k: int) -> _Plan:
+def _plan(
+    q: Any,
+    k: Any,
+    causal: bool,
+    scale: float | None,
+    block_q: int,
+    block_k: int,
+    left: int,
+    right: int,
+) -> _Plan:
     batch, heads, length, width = q.shape
     keys = k.shape[2]
     return _Plan(
@@ -73,7 +78,8 @@ def _plan(q: Any, k: Any, causal: bool, scale: float | None, block_q: int, block
         width,
         block_of(length, block_q),
         block_of(keys, block_k),
-        causal,
+        left,
+        0 if causal else right,
         1 / math.sqrt(width) if scale is None else scale,
     )
 
@@ -87,16 +93,22 @@ def _scores(plan: _Plan, q: Any, k: Any, i: Any, j: Any) -> Any:
     rows = i * plan.block_q + jax.lax.broadcasted_iota(jnp.int32, s.shape, 0)
     columns = j * plan.block_k + jax.lax.broadcasted_iota(jnp.int32, s.shape, 1)
     valid = columns < plan.keys
-    if plan.causal:
-        valid = jnp.logical_and(valid, rows >= columns)
+    if plan.right >= 0:
+        valid = jnp.logical_and(valid, columns - rows <= plan.right)
+    if plan.left >= 0:
+        valid = jnp.logical_and(valid, rows - columns <= plan.left)
     return jnp.where(valid, s, MASKED)
 
 
 def _needed(plan: _Plan, i: Any, j: Any) -> Any:
     """Whether a block of scores has any that counts."""
-    if not plan.causal:
-        return True
-    return j * plan.block_k <= i * plan.block_q + plan.block_q - 1
+    needed: Any = True
+    if plan.right >= 0:
+        needed = j * plan.block_k - (i * plan.block_q + plan.block_q - 1) <= plan.right
+    if plan.left >= 0:
+        near = i * plan.block_q - (j * plan.block_k + plan.block_k - 1) <= plan.left
+        needed = near if needed is True else needed & near
+    return needed
 
 
 def _forward_kernel(
@@ -154,7 +166,15 @@ def _padded(plan: _Plan, x: Any, queries: bool) -> Any:
 
 
 def forward(
-    q: Any, k: Any, v: Any, causal: bool, scale: float | None, block_q: int, block_k: int
+    q: Any,
+    k: Any,
+    v: Any,
+    causal: bool,
+    scale: float | None,
+    block_q: int,
+    block_k: int,
+    left: int,
+    right: int,
 ) -> tuple[Any, Any]:
     """Attention and the logarithms of its denominators."""
     import jax
@@ -162,7 +182,7 @@ def forward(
     from jax.experimental import pallas as pl
     from jax.experimental.pallas import tpu as pltpu
 
-    plan = _plan(q, k, causal, scale, block_q, block_k)
+    plan = _plan(q, k, causal, scale, block_q, block_k, left, right)
     q_spec, k_spec, row_spec = _specs(plan, "first", "second")
     rows = plan.num_q * plan.block_q
     shapes = [
@@ -261,6 +281,8 @@ def backward(
     scale: float | None,
     block_q: int,
     block_k: int,
+    left: int,
+    right: int,
 ) -> tuple[Any, Any, Any]:
     """Gradients of queries, keys and values."""
     import jax
@@ -271,7 +293,7 @@ def backward(
     q, k, v = inputs
     out, lse = outputs
     d_out, d_lse = grads
-    plan = _plan(q, k, causal, scale, block_q, block_k)
+    plan = _plan(q, k, causal, scale, block_q, block_k, left, right)
     delta = jnp.sum(d_out.astype(jnp.float32) * out.astype(jnp.float32), axis=-1) - d_lse
     # Rows that are padding get weights of zero: nothing is added for them.
     rows = plan.num_q * plan.block_q

@@ -14,6 +14,7 @@ what it traces becomes part of our own program.
 """
 
 from torch_tpu.pallas._define import custom_jax_kernel, helion_op, jax_op
+from torch_tpu.pallas._mesh import get_pallas_mesh
 from torch_tpu.pallas._op import JaxOp
 
-__all__ = ["JaxOp", "custom_jax_kernel", "helion_op", "jax_op"]
+__all__ = ["JaxOp", "custom_jax_kernel", "get_pallas_mesh", "helion_op", "jax_op"]

@@ -94,6 +94,29 @@ def _backward_run(backward: Function, parameters: Sequence[Parameter], outputs: 
     return run
 
 
+def _check_mesh(name: str, mesh: Any) -> None:
+    if mesh is not None and mesh.size != 1:
+        raise NotImplementedError(
+            f"[{name}] it is defined over a mesh of {mesh.size} devices, and a kernel runs on one. "
+            f"Call torch.distributed's collectives around it, or run it on all devices of a "
+            f"process with torch_tpu.spmd.per_device."
+        )
+
+
+def _donated(
+    name: str, parameters: Sequence[Parameter], numbers: int | Sequence[int]
+) -> tuple[int, ...]:
+    given = (numbers,) if isinstance(numbers, int) else tuple(numbers)
+    for number in given:
+        if not -len(parameters) <= number < len(parameters) or not parameters[number].is_tensor:
+            tensors = [str(i) for i, p in enumerate(parameters) if p.is_tensor]
+            raise TypeError(
+                f"[{name}] argument {number} cannot be donated; its tensors are number "
+                f"{', '.join(tensors)}."
+            )
+    return tuple(number % len(parameters) for number in given)
+
+
 def jax_op(
     name: str,
     function: Function,
@@ -106,6 +129,9 @@ def jax_op(
     differentiable: bool = True,
     platforms: Mapping[str, Function] | None = None,
     x64: bool = False,
+    donate_argnums: int | Sequence[int] = (),
+    mesh: Any = None,
+    input_partition_specs: Any = None,
 ) -> JaxOp:
     """Makes a function of JAX arrays the op `torch.ops.ns.name`, for tensors on this device.
 
@@ -128,6 +154,14 @@ def jax_op(
         differentiable: False for an op without gradient.
         platforms: other functions in place of this one for "cpu", "cuda" or "tpu".
         x64: trace with JAX's 64-bit types.
+        donate_argnums: as jax.jit's: each of these arguments takes the first output of its sizes
+            and dtype that no other one has taken. The op itself returns all outputs, and has a
+            gradient; only calls of the function that is returned overwrite the arguments.
+        mesh, input_partition_specs: a mesh of one device, over which every argument is whole. Over
+            several devices use `torch_tpu.spmd.per_device`.
+
+    What a functools.partial has bound is no argument of the op. The function that is returned has
+    `register_fake` and `register_autograd`, as those of torch.library.custom_op.
 
         >>> import torch
         >>> from torch_tpu.pallas import jax_op
@@ -144,11 +178,13 @@ def jax_op(
     for platform in platforms or ():
         if platform not in ("cpu", "cuda", "tpu"):
             raise ValueError(f"[{name}] platforms are 'cpu', 'cuda' and 'tpu', got {platform!r}")
+    _check_mesh(name, mesh)
     tree = _outputs_of(function, outputs)
     num_outputs = len(_trees.flatten(tree))
     places = _places_of(donate_argnames, num_outputs, name)
     parameters = parameters_of(function, name, traced_argnames, static_argnames)
     parameters = mark_written(parameters, places, name)
+    donated = _donated(name, parameters, donate_argnums)
     if not any(p.is_tensor or p.is_tensor_list for p in parameters):
         raise TypeError(f"[{name}] a kernel needs an argument that is an array.")
     written = [places[p.name] for p in parameters if p.written]
@@ -169,7 +205,7 @@ def jax_op(
     )
     if definition.differentiable:
         definition.gradient()  # now: a graph that was saved may name it
-    return make_function(definition, tree, written, function)
+    return make_function(definition, tree, written, function, donated)
 
 
 def helion_op(name: str, kernel: Any, **options: Any) -> JaxOp:

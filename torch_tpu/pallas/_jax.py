@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from torch_tpu import _C
+from torch_tpu import _C, _replace
 
 # (element type as in StableHLO, dims): how csrc/bindings/foreign.cpp describes a tensor.
 TypeText = tuple[str, Sequence[int]]
@@ -93,16 +93,46 @@ def _x64(on: bool) -> Any:
     return enable_x64(on)
 
 
+_interpreting = threading.local()
+
+
+@functools.cache
+def _interpret_calls_made_before() -> None:
+    """JAX's setting is looked at when a `pallas_call` is made. Helion makes them outside of our
+    settings: these are interpreted when they are lowered."""
+    try:
+        from jax._src.pallas import pallas_call
+        from jax.interpreters import mlir
+
+        primitive, _ = pallas_call.pallas_call_p, pallas_call._pallas_call_lowering
+    except (ImportError, AttributeError):  # another version's layout
+        return
+
+    def make(original: Any) -> Any:
+        def lowering(*args: Any, **params: Any) -> Any:
+            if getattr(_interpreting, "on", False):
+                params["interpret"] = params.get("interpret") or True
+            return original(*args, **params)
+
+        return lowering
+
+    _replace.replace(pallas_call, "_pallas_call_lowering", make)
+    mlir.register_lowering(primitive, pallas_call._pallas_call_lowering)
+
+
 @contextlib.contextmanager
 def _interpreted() -> Iterator[None]:
     """Pallas kernels become plain loops over their grids, whatever `interpret` they ask for."""
     from jax._src import config
 
+    _interpret_calls_made_before()
     setting = config.pallas_tpu_interpret_mode_context_manager
     previous = setting.swap_local(True)
+    _interpreting.on = True
     try:
         yield
     finally:
+        _interpreting.on = False
         setting.set_local(previous)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, cast
 
@@ -262,6 +263,32 @@ class Definition:
             return results
         return results[0] if self.num_results == 1 else tuple(results) if results else None
 
+    def register_fake(self, function: Callable[..., Any], /) -> Callable[..., Any]:
+        """See JaxOp."""
+        library = _libraries[self.name]
+        torch.library.register_fake(self.name, function, lib=library, allow_override=True)
+        return function
+
+    def register_autograd(
+        self, backward: Callable[..., Any], /, *, setup_context: Callable[..., Any] | None = None
+    ) -> None:
+        """See JaxOp. In the place of our own kernel for the device, which asks JAX."""
+        from torch._library import autograd
+
+        if self.written:
+            raise TypeError(
+                f"[{self.name}] it writes {', '.join(self.written)}, and such an op has no "
+                f"gradient."
+            )
+        info = autograd.Info(backward, setup_context)
+        kernel = autograd.make_autograd_impl(self.overload, info)
+        short = self.name.split("::")[1]
+        with warnings.catch_warnings():  # of a kernel that is replaced
+            warnings.simplefilter("ignore")
+            _libraries[self.name].impl(
+                short, kernel, "AutogradPrivateUse1", with_keyset=True, allow_override=True
+            )
+
     def gradient(self) -> Definition:
         """The op of its gradient: arguments, outputs (for a backward that was given), gradients
         of the outputs or None, and which of the tensors want one."""
@@ -304,17 +331,36 @@ class JaxOp(Protocol):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
 
+    def register_fake(self, function: Callable[..., Any], /) -> Callable[..., Any]:
+        """What the results look like, instead of asking JAX; as torch.library.register_fake."""
+        ...
+
+    def register_autograd(
+        self, backward: Callable[..., Any], /, *, setup_context: Callable[..., Any] | None = None
+    ) -> None:
+        """A gradient in PyTorch's ops instead of JAX's; as torch.library.register_autograd."""
+        ...
+
 
 def make_function(
-    definition: Definition, outputs: Any, places: Sequence[int], like: Callable[..., Any]
+    definition: Definition,
+    outputs: Any,
+    places: Sequence[int],
+    like: Callable[..., Any],
+    donated: Sequence[int] = (),
 ) -> JaxOp:
-    """The function of an op. `places`: per donated argument the output that it takes."""
+    """The function of an op. `places`: per argument that the op writes the output that it takes;
+    `donated`: arguments that take one by their sizes."""
     named = _short_function(definition)
     if places or isinstance(outputs, (list, dict)) or _trees.shape_of(outputs).count("(") > 1:
         named = _with_tree(definition, named, outputs, places)
+    if donated:
+        named = _with_donation(definition, named, donated)
     named.__doc__ = like.__doc__
     named.name = definition.name
     named.op = definition.overload
+    named.register_fake = definition.register_fake
+    named.register_autograd = definition.register_autograd
     return cast(JaxOp, named)
 
 
@@ -365,6 +411,28 @@ def _with_tree(definition: Definition, function: Any, outputs: Any, places: Sequ
             for place, at in order:
                 leaves.insert(place, values[at])
         return _trees.unflatten(outputs, leaves)
+
+    call.__name__ = function.__name__
+    return call
+
+
+def _with_donation(definition: Definition, function: Any, donated: Sequence[int]) -> Any:
+    """Gives what an argument held to the first result of its kind: a copy that moves nothing."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        results = function(*args, **kwargs)
+        free = _trees.flatten(results)
+        values = definition.bind(args, kwargs)
+        with torch.no_grad():
+            for at in donated:
+                given = values[at]
+                if given is None or given.requires_grad:
+                    continue
+                for i, result in enumerate(free):
+                    if result.shape == given.shape and result.dtype == given.dtype:
+                        given.copy_(free.pop(i).detach())
+                        break
+        return results
 
     call.__name__ = function.__name__
     return call

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import re
 from collections.abc import Callable, Collection, Sequence
@@ -109,7 +110,10 @@ def parameters_of(
 ) -> list[Parameter]:
     """The arguments of a function, by their annotations and defaults; without either a tensor."""
     out = []
+    bound = function.keywords if isinstance(function, functools.partial) else {}
     for given in inspect.signature(function).parameters.values():
+        if given.name in bound:
+            continue
         if given.kind in (given.VAR_POSITIONAL, given.VAR_KEYWORD):
             raise TypeError(
                 f"[{name}] '{given}' has no place in an operator's schema. Name each argument; for "

@@ -256,7 +256,7 @@ def settings() -> tuple[Any, ...]:
         torch.is_autocast_enabled("tpu"),
         torch.get_autocast_dtype("tpu"),
         torch.get_default_dtype(),
-        torch.get_float32_matmul_precision(),
+        _C._settings_word(),  # float32 precision, compiler options
     )
 
 

@@ -130,3 +130,41 @@ def ipc_collect() -> None:
     >>> import torch
     >>> torch.tpu.ipc_collect()
     """
+
+
+def current_device_index() -> int:
+    """torch.accelerator's name of :func:`current_device`.
+
+    >>> import torch
+    >>> torch.tpu.current_device_index()
+    0
+    """
+    return current_device()
+
+
+def set_device_index(device: DeviceLike) -> None:
+    """torch.accelerator's name of :func:`set_device`.
+
+    >>> import torch
+    >>> torch.tpu.set_device_index(0)
+    """
+    set_device(device)
+
+
+class device_index(device):  # noqa: N801, torch.accelerator's name
+    """torch.accelerator's name of :class:`device`.
+
+    >>> import torch
+    >>> with torch.tpu.device_index(0):
+    ...     x = torch.zeros(2, device="tpu")
+    """
+
+
+def current_accelerator(check_available: bool = False) -> torch.device | None:
+    """torch.accelerator's: the device type, without a number; None if it must be there and is not.
+
+    >>> import torch
+    >>> torch.tpu.current_accelerator()
+    device(type='tpu')
+    """
+    return torch.device("tpu") if not check_available or is_available() else None

@@ -120,3 +120,25 @@ def get_arch_list() -> list[str]:
     []
     """
     return []
+
+
+def get_gencode_flags() -> str:
+    """What the package was compiled for: nothing; see :func:`get_arch_list`.
+
+    >>> import torch
+    >>> torch.tpu.get_gencode_flags()
+    ''
+    """
+    return ""
+
+
+def is_tf32_supported() -> bool:
+    """Whether products of float32 may be computed with TF32: on GPUs since Ampere. Elsewhere
+    `torch.tpu.precision` chooses among other roundings.
+
+    >>> import torch
+    >>> torch.tpu.is_tf32_supported()
+    False
+    """
+    properties = get_device_properties()
+    return properties.platform_kind == "cuda" and properties.major >= 8

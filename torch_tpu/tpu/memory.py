@@ -10,11 +10,24 @@ from typing import Any
 import torch
 
 from torch_tpu import _C
+from torch_tpu.tpu._snapshot import (
+    dump_snapshot as _dump_snapshot,
+    record_memory_history as _record_memory_history,
+    snapshot as _snapshot,
+)
 from torch_tpu.tpu._utils import DeviceLike, _get_device_index
 
 __all__ = [
+    "_dump_snapshot",
+    "_record_memory_history",
+    "_snapshot",
     "empty_cache",
+    "empty_host_cache",
+    "get_allocator_backend",
+    "get_memory_info",
     "get_per_process_memory_fraction",
+    "host_memory_stats",
+    "host_memory_stats_as_nested_dict",
     "max_memory_allocated",
     "max_memory_reserved",
     "mem_get_info",
@@ -24,8 +37,10 @@ __all__ = [
     "memory_stats",
     "memory_stats_as_nested_dict",
     "memory_summary",
+    "reset_accumulated_host_memory_stats",
     "reset_accumulated_memory_stats",
     "reset_max_memory_allocated",
+    "reset_peak_host_memory_stats",
     "reset_peak_memory_stats",
     "set_per_process_memory_fraction",
 ]
@@ -63,6 +78,11 @@ def memory_stats(device: DeviceLike = None) -> dict[str, Any]:
     >>> torch.tpu.memory_stats()["allocated_bytes.all.peak"] > 0
     True
     """
+    return _flat(memory_stats_as_nested_dict(device))
+
+
+def _flat(nested: dict[str, Any]) -> dict[str, Any]:
+    """Names joined by dots, in order."""
     flat: list[tuple[str, Any]] = []
 
     def flatten(prefix: str, value: Any) -> None:
@@ -72,8 +92,64 @@ def memory_stats(device: DeviceLike = None) -> dict[str, Any]:
         else:
             flat.append((prefix, value))
 
-    flatten("", memory_stats_as_nested_dict(device))
+    flatten("", nested)
     return collections.OrderedDict(sorted(flat))
+
+
+def host_memory_stats_as_nested_dict() -> dict[str, Any]:
+    """The counts of :func:`host_memory_stats` as nested dictionaries.
+
+    >>> import torch
+    >>> stats = torch.tpu.host_memory_stats_as_nested_dict()
+    """
+    return _C._host_memory_stats()
+
+
+def host_memory_stats() -> dict[str, Any]:
+    """Counts of pinned host memory under torch.cuda's names.
+
+    >>> import torch
+    >>> x = torch.empty(1024, pin_memory=True)
+    >>> torch.tpu.host_memory_stats()["allocated_bytes.current"] >= 4096
+    True
+    """
+    return _flat(host_memory_stats_as_nested_dict())
+
+
+def reset_peak_host_memory_stats() -> None:
+    """Sets the peaks of :func:`host_memory_stats` to what is held now.
+
+    >>> import torch
+    >>> torch.tpu.reset_peak_host_memory_stats()
+    """
+    _C._reset_host_memory_stats(True)
+
+
+def reset_accumulated_host_memory_stats() -> None:
+    """Sets the totals of :func:`host_memory_stats` to 0.
+
+    >>> import torch
+    >>> torch.tpu.reset_accumulated_host_memory_stats()
+    """
+    _C._reset_host_memory_stats(False)
+
+
+def empty_host_cache() -> None:
+    """Does nothing: freed pinned memory goes back to the system at once.
+
+    >>> import torch
+    >>> torch.tpu.empty_host_cache()
+    """
+
+
+def get_allocator_backend() -> str:
+    """Who has the device's memory: the PJRT plugin.
+
+    >>> import torch
+    >>> torch.tpu.get_allocator_backend()
+    'pjrt'
+    """
+    return "pjrt"
 
 
 def _count(device: DeviceLike, name: str) -> int:
@@ -160,6 +236,16 @@ def mem_get_info(device: DeviceLike = None) -> tuple[int, int]:
     return free, total
 
 
+def get_memory_info(device: DeviceLike = None) -> tuple[int, int]:
+    """torch.accelerator's name of :func:`mem_get_info`.
+
+    >>> import torch
+    >>> torch.tpu.get_memory_info() == torch.tpu.mem_get_info()
+    True
+    """
+    return mem_get_info(device)
+
+
 def set_per_process_memory_fraction(fraction: float, device: DeviceLike = None) -> None:
     """Limits this process to a fraction of the device's memory; beyond it, torch.OutOfMemoryError.
 
@@ -192,14 +278,18 @@ def get_per_process_memory_fraction(device: DeviceLike = None) -> float:
 
 
 def memory_snapshot() -> list[dict[str, Any]]:
-    """One entry per device, with the bytes and number of live arrays. Their addresses are the
-    plugin's own affair, so there are no blocks to list.
+    """What is alive, in torch.cuda's format: an entry per array, with the line that made it, of
+    those made since `torch.tpu.memory._record_memory_history()`. Without that, one entry per device
+    with the bytes and the number of arrays: which ones they are is only known while it is recorded.
 
     >>> import torch
     >>> snapshot = torch.tpu.memory_snapshot()
     """
     if not _C._is_initialized():
         return []
+    if _C._memory_history_on():
+        segments: list[dict[str, Any]] = _snapshot()["segments"]
+        return segments
     result = []
     for index in range(_C._device_count()):
         counts = _C._memory_counts(index)

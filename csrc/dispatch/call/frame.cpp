@@ -8,6 +8,7 @@
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
+#include "csrc/dispatch/call/compiler_options.h"
 #include "csrc/dispatch/call/key_words.h"
 #include "csrc/dispatch/call/target.h"
 #include "csrc/trace/view.h"
@@ -28,7 +29,7 @@ uint64_t context_word(const Op& op) {
   return static_cast<uint64_t>(precision) |
          static_cast<uint64_t>(c10::get_default_dtype_as_scalartype()) << 8 |
          static_cast<uint64_t>(at::globalContext().deterministicAlgorithms()) << 16 |
-         (elementwise ? 0 : attention_word()) << 24;
+         (elementwise ? 0 : attention_word()) << 24 | options_tag() << kOptionsShift;
 }
 
 }  // namespace
@@ -61,7 +62,10 @@ Frame::Frame(const Op& op_in, const c10::IValue* args_in, Writes writes)
     : op(op_in), args(args_in), writes_(writes) {
   if (op.writes) lease_written();
   key.add(op.id);
-  key.add(context_word(op));
+  const uint64_t context = context_word(op);
+  key.add(context);
+  if (const uint64_t tag = context >> kOptionsShift) [[unlikely]]
+    add_options(key, tag);
   for (size_t i = 0; i < op.args.size(); ++i) {
     const ArgPlan& plan = op.args[i];
     const c10::IValue& value = args[i];

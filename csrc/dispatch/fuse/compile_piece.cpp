@@ -1,9 +1,12 @@
 #include "csrc/dispatch/fuse/compile_piece.h"
 
+#include <stdexcept>
+
 #include "csrc/base/hash.h"
 #include "csrc/cache/compile_costs.h"
 #include "csrc/cache/compile_pool.h"
 #include "csrc/cache/program_store.h"
+#include "csrc/dispatch/call/compiler_options.h"
 #include "csrc/dispatch/program/build.h"
 #include "csrc/pjrt/runtime.h"
 #include "csrc/trace/bounded.h"
@@ -14,8 +17,20 @@ namespace {
 using trace::Code;
 using trace::FusedProgram;
 
+// Calls that other threads made while the options changed may be among others: such a piece has no
+// options of its own, and its calls run one by one with theirs.
+std::string options_of(const FusedProgram& program) {
+  const std::string line = options_line(program.nodes.front()->key);
+  for (const trace::ProgramPtr& node : program.nodes) {
+    if (options_line(node->key) == line) continue;
+    throw std::runtime_error("its ops were called with different compiler options");
+  }
+  return line;
+}
+
 std::string lower(const FusedProgram& program) {
-  return program.bounds ? trace::lower_bounded(program) : trace::lower_fused(program);
+  return options_of(program) +
+         (program.bounds ? trace::lower_bounded(program) : trace::lower_fused(program));
 }
 
 // Quick code has a place of its own, so that better code is found first once it is there.

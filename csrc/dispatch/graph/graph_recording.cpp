@@ -7,6 +7,7 @@
 
 #include "csrc/base/hash.h"
 #include "csrc/device/tensor.h"
+#include "csrc/dispatch/call/compiler_options.h"
 #include "csrc/dispatch/report/waits.h"
 #include "csrc/trace/view.h"
 
@@ -220,7 +221,7 @@ CompiledPtr GraphRecording::finish(const std::string& name, bool share, size_t v
     arguments.push_back({static_cast<uint64_t>(input.view.dtype), input.view.geometry.sizes});
   }
   const CompilingGraph compiling(name, ops, arguments);
-  compile_by_text(*program, std::move(text));
+  compile_by_text(*program, current_options_line() + text);
   made_->program_ = std::move(program);
   remember(made_);
   return made_;

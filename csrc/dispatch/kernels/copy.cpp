@@ -15,6 +15,7 @@
 #include "csrc/dispatch/call/mode.h"
 #include "csrc/dispatch/call/op.h"
 #include "csrc/dispatch/fuse/pending.h"
+#include "csrc/dispatch/report/sync_debug.h"
 #include "csrc/pjrt/runtime.h"
 
 namespace torch_tpu::dispatch {
@@ -140,6 +141,7 @@ void copy_between_devices(const at::Tensor& src, const at::Tensor& dst) {
 
 // One plain copy where both lie alike: at::copy_ would wake its threads for it.
 void copy_to_host(const at::Tensor& src, const at::Tensor& dst) {
+  note_sync("a copy to the host");
   const Transfer transfer(Kind::kHostRead, "copy to the host", src);
   const bool alike = dst.device().is_cpu() && src.scalar_type() == dst.scalar_type() &&
                      src.sizes() == dst.sizes() && same_strides(src, dst) &&
@@ -176,6 +178,7 @@ at::Tensor copy_from_and_resize(const at::Tensor& self, const at::Tensor& dst) {
 }
 
 at::Scalar local_scalar_dense(const at::Tensor& self) {
+  note_sync("item()");
   const Transfer transfer(Kind::kHostRead, "item()", self);
   launch_at_read(self.device().index());
   return at::_local_scalar_dense(device::host_view(self));

@@ -14,6 +14,7 @@
 #include "csrc/base/journal.h"
 #include "csrc/device/tensor.h"
 #include "csrc/dispatch/call/op.h"
+#include "csrc/dispatch/report/sync_debug.h"
 
 namespace torch_tpu::dispatch {
 namespace {
@@ -38,6 +39,7 @@ struct Bounds {
 
 // Waits for numbers that say how large a result will be.
 at::Tensor read_sizes(const at::Tensor& numbers) {
+  note_sync("a result whose size depends on data");
   const base::journal::Span span(base::journal::Kind::kHostRead, "size of a result", 0, 0,
                                  static_cast<int64_t>(numbers.nbytes()));
   return device::download(numbers);

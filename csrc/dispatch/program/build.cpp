@@ -17,6 +17,7 @@
 #include "csrc/cache/program_cache.h"
 #include "csrc/cache/program_file.h"
 #include "csrc/cache/program_store.h"
+#include "csrc/dispatch/call/compiler_options.h"
 #include "csrc/dispatch/call/masks.h"
 #include "csrc/dispatch/program/keep.h"
 #include "csrc/dispatch/program/node.h"
@@ -130,9 +131,10 @@ pjrt::LoadedExecutable compile(const std::string& name, uint64_t fingerprint,
   const pjrt::Runtime& runtime = pjrt::Runtime::get();
   const base::journal::Span span(base::journal::Kind::kCompile, name, fingerprint);
   if (const std::string folder = base::env_dump(); !folder.empty()) dump(folder, name, text);
+  const std::string overrides = pjrt::serialize_overrides(pjrt::overrides_of(text));
   const auto start = std::chrono::steady_clock::now();
   pjrt::LoadedExecutable out = runtime.client().compile_with(
-      text, quick ? runtime.quick_compile_options() : runtime.compile_options());
+      text, (quick ? runtime.quick_compile_options() : runtime.compile_options()) + overrides);
   seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   note_compile(name, fingerprint, seconds);
   return out;
@@ -197,11 +199,11 @@ bool raises_at_once(const ops::ValueCheck& check) {
 }
 
 // Lowers the node; throws when that is refused.
-trace::ProgramPtr make_program(trace::Node node) {
+trace::ProgramPtr make_program(trace::Node node, const trace::Key& key) {
   auto program = c10::make_intrusive<trace::Program>();
   program->name = node.name;
   trace::Lowered lowered = trace::lower(node);
-  program->text = std::move(lowered.text);
+  program->text = options_line(key) + lowered.text;
   program->outputs = describe_outputs(node, lowered.outputs);
   for (const trace::Program::Output& output : program->outputs) {
     program->output_bytes += output.bytes;
@@ -236,7 +238,7 @@ trace::Answer build_program(const Frame& frame) {
   if (!resizes.all.empty()) return std::make_shared<const trace::Resizes>(std::move(resizes));
   trace::ProgramPtr program;
   try {
-    program = make_program(build_node(frame, inferred));
+    program = make_program(build_node(frame, inferred), frame.key);
   } catch (...) {
     return std::make_shared<const trace::Refusal>(
         trace::Refusal{frame.op.name, refusal_of_lowering(frame)});
@@ -277,7 +279,7 @@ trace::ProgramPtr donating(const trace::ProgramPtr& program, const std::vector<u
   for (size_t i = 0; i < node.tensors.size(); ++i) {
     node.tensors[i].donated = (mask[i / 64] >> (i % 64) & 1) != 0;
   }
-  trace::ProgramPtr made = make_program(std::move(node));
+  trace::ProgramPtr made = make_program(std::move(node), key);
   made->numbers = program->numbers;
   made->key = key;
   made->donations_at = program->donations_at;

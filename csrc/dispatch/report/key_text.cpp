@@ -9,6 +9,7 @@
 #include <ATen/Context.h>
 
 #include "csrc/base/number.h"
+#include "csrc/dispatch/call/compiler_options.h"
 #include "csrc/dispatch/call/key_words.h"
 #include "csrc/ops/table.h"
 #include "csrc/stablehlo/type.h"
@@ -68,6 +69,11 @@ class Reader {
     argument_ = "";
     add("float32 matmul precision", precision_text(context & 0xff));
     add("default dtype", dtype_text(context >> 8 & 0xff));
+    if (context >> kOptionsShift != 0) {
+      add("compiler options", options_text(context >> kOptionsShift));
+      next();
+      next();
+    }
     for (const ArgPlan& plan : op_.args) {
       argument_ = plan.name;
       read_argument(plan);
@@ -95,6 +101,13 @@ class Reader {
   }
   void add(std::string label, std::string value) {
     fields_.push_back({std::move(label), std::move(value), argument_});
+  }
+
+  // As the text says them, without what stands before them there.
+  static std::string options_text(uint64_t tag) {
+    const std::string line = options_line(tag);
+    const size_t at = line.find(": ");
+    return at == line.npos ? "none" : line.substr(at + 2, line.size() - at - 3);
   }
 
   static std::string precision_text(uint64_t code) {

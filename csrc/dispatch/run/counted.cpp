@@ -8,6 +8,7 @@
 #include "csrc/device/tensor.h"
 #include "csrc/dispatch/call/frame.h"
 #include "csrc/dispatch/program/infer.h"
+#include "csrc/dispatch/report/sync_debug.h"
 #include "csrc/dispatch/run/copy_out.h"
 #include "csrc/pjrt/read.h"
 
@@ -62,6 +63,7 @@ trace::ValuePtr cut(trace::ValuePtr value, int64_t needed) {
 }  // namespace
 
 Counts read_counts(const pjrt::Buffer& buffer, int count) {
+  note_sync("a result whose size depends on data");
   Counts counts(static_cast<size_t>(count));
   const size_t bytes = counts.size() * sizeof(int64_t);
   const base::journal::Span span(base::journal::Kind::kHostRead, "size of a result", 0, 0,

@@ -7,6 +7,7 @@
 #include <c10/util/Exception.h>
 
 #include "csrc/device/cell.h"
+#include "csrc/dispatch/call/compiler_options.h"
 #include "csrc/dispatch/program/build.h"
 #include "csrc/dispatch/program/keep.h"
 #include "csrc/dispatch/record/recorder.h"
@@ -221,7 +222,7 @@ trace::Answer build_decomposed(const Frame& frame) {
     c10::Stack stack = recorded_arguments(frame, recorder);
     all.decomposer.run(frame.op.handle, &stack);
     add_results(frame.op, stack, recorder, *program);
-    program->text = recorder.finish(*program);
+    program->text = options_line(frame.key) + recorder.finish(*program);
     ensure_compiled(*program);  // a compiler that refuses it means another tier
     program->lasting = has_lasting_meaning(program->name);
     add_decomposed_op(frame.op.name);

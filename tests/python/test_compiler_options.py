@@ -1,0 +1,159 @@
+"""Options of XLA's compiler reach the compiler and are part of the keys of programs."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import torch_tpu
+from torch_tpu.compiler import allow_excess_precision, custom_compiler_options
+
+LEVEL = "xla_backend_optimization_level"
+
+
+@pytest.fixture(autouse=True)
+def none_left():
+    yield
+    assert torch_tpu._C._compiler_options() == {}
+
+
+def test_each_set_has_its_programs(fresh_counts):
+    x = torch.randn(7, 7, device="tpu")
+
+    def misses(options):
+        before = torch_tpu.stats()["misses"]
+        with custom_compiler_options(options):
+            torch.testing.assert_close(x.exp().cpu(), x.cpu().exp())
+        return torch_tpu.stats()["misses"] - before
+
+    assert misses({}) == 1
+    assert misses({LEVEL: 1}) == 1
+    assert misses({LEVEL: 2}) == 1
+    assert misses({LEVEL: 1}) == misses({}) == misses({LEVEL: 2}) == 0
+
+
+def test_blocks_add_up():
+    with custom_compiler_options({LEVEL: 1}):
+        with custom_compiler_options({"xla_cpu_use_fusion_emitters": False}):
+            assert torch_tpu._C._compiler_options() == {
+                LEVEL: 1,
+                "xla_cpu_use_fusion_emitters": False,
+            }
+        with custom_compiler_options({LEVEL: 2}):
+            assert torch_tpu._C._compiler_options() == {LEVEL: 2}
+        assert torch_tpu._C._compiler_options() == {LEVEL: 1}
+
+
+@pytest.mark.parametrize("mode", ["strict", "fused", "debug"])
+def test_an_unknown_option_is_the_compilers_error(mode):
+    x = torch.ones(3, device="tpu")
+    with (
+        torch_tpu.mode(mode),
+        pytest.raises(RuntimeError, match="No such compile option: 'xla_no_such_option'"),
+        custom_compiler_options({"xla_no_such_option": True}),
+    ):
+        (x * 2.5 + 1).cpu()
+    torch.testing.assert_close((x * 2.5 + 1).cpu(), torch.full((3,), 3.5))
+
+
+def test_fused_pieces_have_one_set(fused_mode, run_python):
+    """What was issued before a block is launched before it."""
+    out = run_python(
+        f"""
+        import torch, torch_tpu
+        torch_tpu.fused.compile_when("first").__enter__()
+        x = torch.ones(4, device="tpu")
+        for _ in range(3):
+            y = x.exp() + 1
+            with torch_tpu.compiler.custom_compiler_options({{"{LEVEL}": 1}}):
+                z = (y * 2).tanh() + y
+            print(z.sum().item())
+        print(sorted(p["ops"] for p in torch_tpu._C._programs() if p["fused"]))
+        """,
+        TORCH_TPU_MODE="fused",
+        TORCH_TPU_CACHE_DIR="",
+    )
+    *sums, programs = out.splitlines()
+    expected = float(((torch.ones(4).exp() + 1) * 2).tanh().sum() + (torch.ones(4).exp() + 1).sum())
+    assert [float(text) for text in sums] == pytest.approx([expected] * 3)
+    assert "aten::exp" in programs
+    assert "aten::tanh" in programs
+    for piece in programs.split("]"):
+        assert not ("aten::exp" in piece and "aten::tanh" in piece)
+
+
+def test_the_text_says_them(tmp_path, run_python):
+    run_python(
+        f"""
+        import torch, torch_tpu
+        x = torch.ones(4, device="tpu")
+        with torch_tpu.compiler.custom_compiler_options({{"{LEVEL}": 1, "xla_dump_to": ""}}):
+            x.exp().cpu()
+        """,
+        TORCH_TPU_DUMP=str(tmp_path),
+        TORCH_TPU_CACHE_DIR="",
+    )
+    texts = [file.read_text() for file in tmp_path.glob("*exp*.mlir")]
+    assert any(t.startswith(f"// compile options: {LEVEL}=i:1 xla_dump_to=s:\n") for t in texts)
+
+
+def test_disk_keys(tmp_path, run_python):
+    """Another process finds the program of the same options, and only that."""
+    code = """
+        import sys, torch, torch_tpu
+        x = torch.ones(9, device="tpu")
+        torch_tpu.reset_stats()
+        for level in {levels}:
+            with torch_tpu.compiler.custom_compiler_options(
+                {{"xla_backend_optimization_level": level}} if level else {{}}
+            ):
+                x.exp().cpu()
+            s = torch_tpu.stats()
+            print(s["compiles"], s["disk_hits"])
+    """
+    env = {"TORCH_TPU_CACHE_DIR": str(tmp_path), "TORCH_TPU_MODE": "strict"}
+    assert run_python(code.format(levels=[1]), **env).split() == ["1", "0"]
+    later = run_python(code.format(levels=[1, 2, 0]), **env)
+    assert later.split() == ["0", "1", "1", "1", "2", "1"]
+
+
+def test_compiled_functions():
+    f = torch.compile(lambda x: (x @ x).tanh())
+    x = torch.randn(6, 6, device="tpu")
+    f(x)
+    programs = len(torch_tpu._C._programs())
+    for level in (1, 2, 1):
+        with custom_compiler_options({LEVEL: level}):
+            torch.testing.assert_close(f(x).cpu(), (x.cpu() @ x.cpu()).tanh())
+    f(x)
+    assert len(torch_tpu._C._programs()) == programs + 2
+
+
+def test_excess_precision():
+    assert torch.backends.tpu.allow_excess_precision is True  # XLA:CPU's own default
+    with torch.tpu.allow_excess_precision(False):
+        assert torch.backends.tpu.allow_excess_precision is False
+        x = torch.full((64,), 1.0078125, device="tpu", dtype=torch.bfloat16)
+        assert (x * x).float().sum().item() == pytest.approx(64 * 1.015625)
+        with torch.tpu.allow_excess_precision(True):
+            assert torch.backends.tpu.allow_excess_precision is True
+        assert torch.backends.tpu.allow_excess_precision is False
+    assert torch_tpu._C._compiler_options() == {}
+
+    @allow_excess_precision(False)
+    def inside():
+        return torch.backends.tpu.allow_excess_precision
+
+    assert (inside(), torch.backends.tpu.allow_excess_precision) == (False, True)
+    torch.backends.tpu.allow_excess_precision = False
+    try:
+        assert torch_tpu._C._compiler_options() == {"xla_allow_excess_precision": False}
+    finally:
+        torch_tpu._C._set_compiler_options({})
+
+
+def test_what_is_no_option():
+    with pytest.raises(TypeError, match="expected names with a str, bool, int or float"):
+        custom_compiler_options({"xla_x": [1]})
+    with pytest.raises(ValueError, match="has a space"):
+        custom_compiler_options({"xla x": 1}).__enter__()

@@ -1,0 +1,1 @@
+"""See torch_tpu/_internal."""
