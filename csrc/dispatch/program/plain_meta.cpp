@@ -51,8 +51,13 @@ namespace {
 
 using at::Tensor;
 
-// PyTorch leaves it to the device. As on CPU, channels come last in the result if they do in an
-// operand.
+// PyTorch leaves convolutions to the device. As on CPU, channels come last in the results if they
+// do in an operand.
+at::MemoryFormat format_of_convolution(const Tensor& input, const Tensor& weight) {
+  const at::MemoryFormat format = input.suggest_memory_format();
+  return format == at::MemoryFormat::Contiguous ? weight.suggest_memory_format() : format;
+}
+
 Tensor convolution(const Tensor& input, const Tensor& weight, const std::optional<Tensor>& bias,
                    at::IntArrayRef stride, at::IntArrayRef padding, at::IntArrayRef dilation,
                    bool transposed, at::IntArrayRef output_padding, int64_t groups) {
@@ -69,9 +74,20 @@ Tensor convolution(const Tensor& input, const Tensor& weight, const std::optiona
                                      output_padding[i] + 1
                                : (input.size(d) + 2 * padding[i] - reach - 1) / stride[i] + 1);
   }
-  at::MemoryFormat format = input.suggest_memory_format();
-  if (format == at::MemoryFormat::Contiguous) format = weight.suggest_memory_format();
-  return at::empty(sizes, input.options().memory_format(format));
+  return at::empty(sizes, input.options().memory_format(format_of_convolution(input, weight)));
+}
+
+std::tuple<Tensor, Tensor, Tensor> convolution_backward(
+    const Tensor& grad_output, const Tensor& input, const Tensor& weight, at::IntArrayRef,
+    at::IntArrayRef, at::IntArrayRef, bool transposed, at::IntArrayRef, int64_t groups,
+    std::array<bool, 3> mask) {
+  const at::MemoryFormat format = format_of_convolution(input, weight);
+  const auto like = [&](bool asked, const Tensor& operand) {
+    return asked ? at::empty(operand.sizes(), operand.options().memory_format(format)) : Tensor();
+  };
+  const int64_t features = transposed ? weight.size(1) * groups : weight.size(0);
+  return {like(mask[0], input), like(mask[1], weight),
+          mask[2] ? at::empty({features}, grad_output.options()) : Tensor()};
 }
 
 // PyTorch's own, in C++.
@@ -134,6 +150,7 @@ const c10::KernelFunction* find_kernel(const std::string& name) {
     add("sum.dim_IntList", &at::meta::sum);
     add("mean.dim", &at::meta::mean);
     add("convolution_overrideable", &convolution);
+    add("convolution_backward_overrideable", &convolution_backward);
     return out;
   }();
   const auto at = all->find(name);
