@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -43,6 +44,9 @@ ERRORS: dict[str, Case] = {
     "upsampled integers": lambda d: F.interpolate(
         torch.ones(1, 1, 4, dtype=torch.int32, device=d), scale_factor=2
     ),
+    "upsampled without a batch": lambda d: aten.upsample_bilinear2d(
+        torch.ones(1, 2, 3, device=d), [4, 4], False
+    ),
     "convolution of two dtypes": lambda d: F.conv2d(
         torch.ones(1, 1, 4, 4, device=d), torch.ones(1, 1, 2, 2, dtype=torch.float64, device=d)
     ),
@@ -69,6 +73,9 @@ ERRORS: dict[str, Case] = {
         torch.ones(1, 2, 3, 3, 3, device=d),
         torch.ones(1, 2, 3, 3, dtype=torch.long, device=d),
     ),
+    "gradients of fewer dimensions": lambda d: aten._adaptive_avg_pool2d_backward(
+        torch.ones(1, 2, 7, device=d), torch.ones(1, 2, 3, 3, device=d)
+    ),
     "adaptive maximum of integers": lambda d: F.adaptive_max_pool2d(
         torch.ones(1, 2, 7, 7, dtype=torch.long, device=d), 2
     ),
@@ -88,6 +95,17 @@ ERRORS: dict[str, Case] = {
         [torch.ones(2, device=d)], [torch.ones(2, device=d)], alpha=True
     ),
 }
+
+
+def backward_in_place(activation: Callable[[Tensor], Tensor], device: str) -> None:
+    x = torch.tensor([-1.0, 1.0], device=device, requires_grad=True)
+    activation(x.clone()).sum().backward()
+
+
+for function, numbers in ((F.leaky_relu_, (-2,)), (F.rrelu_, (-5.0, 1.0)), (F.elu_, (-1.0,))):
+    ERRORS[f"backward after {function.__name__} of a negative slope"] = partial(
+        backward_in_place, lambda x, f=function, n=numbers: f(x, *n)
+    )
 
 
 def raised(case: Case, device: str) -> tuple[type, str]:

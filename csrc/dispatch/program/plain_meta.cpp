@@ -16,6 +16,7 @@
 #include <ATen/ops/cos_meta_dispatch.h>
 #include <ATen/ops/cumsum_meta_dispatch.h>
 #include <ATen/ops/div_meta_dispatch.h>
+#include <ATen/ops/elu_backward_meta_dispatch.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/eq_meta_dispatch.h>
 #include <ATen/ops/exp_meta_dispatch.h>
@@ -23,6 +24,7 @@
 #include <ATen/ops/gelu_meta_dispatch.h>
 #include <ATen/ops/gt_meta_dispatch.h>
 #include <ATen/ops/le_meta_dispatch.h>
+#include <ATen/ops/leaky_relu_backward_meta_dispatch.h>
 #include <ATen/ops/log_meta_dispatch.h>
 #include <ATen/ops/lt_meta_dispatch.h>
 #include <ATen/ops/maximum_meta_dispatch.h>
@@ -147,6 +149,9 @@ const c10::KernelFunction* find_kernel(const std::string& name) {
     add("triu", static_cast<Tensor (*)(const Tensor&, int64_t)>(&at::meta::triu));
     add("mse_loss", &at::meta::mse_loss);
     add("threshold_backward", &at::meta::threshold_backward);
+    // These refuse a slope below 0 after an in-place forward, which those in Python forget.
+    add("leaky_relu_backward", &at::meta::leaky_relu_backward);
+    add("elu_backward", &at::meta::elu_backward);
     add("sum.dim_IntList", &at::meta::sum);
     add("mean.dim", &at::meta::mean);
     add("convolution_overrideable", &convolution);
