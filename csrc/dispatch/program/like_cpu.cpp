@@ -16,16 +16,11 @@ struct Follows {
 
 const Follows* follows_of(std::string_view op) {
   static const auto* all = new std::unordered_map<std::string_view, Follows>{
-      {"aten::max_pool3d_with_indices", {0, 2}},
-      {"aten::max_pool3d_with_indices_backward", {1, 1}},
-      {"aten::reflection_pad2d", {0, 1}},
-      {"aten::reflection_pad2d_backward", {1, 1}},
-      {"aten::reflection_pad3d", {0, 1}},
-      {"aten::reflection_pad3d_backward", {1, 1}},
-      {"aten::replication_pad2d", {0, 1}},
-      {"aten::replication_pad2d_backward", {1, 1}},
-      {"aten::replication_pad3d", {0, 1}},
-      {"aten::replication_pad3d_backward", {1, 1}},
+      {"aten::max_pool3d_with_indices", {0, 2}}, {"aten::max_pool3d_with_indices_backward", {1, 1}},
+      {"aten::reflection_pad2d", {0, 1}},        {"aten::reflection_pad2d_backward", {1, 1}},
+      {"aten::reflection_pad3d", {0, 1}},        {"aten::reflection_pad3d_backward", {1, 1}},
+      {"aten::replication_pad2d", {0, 1}},       {"aten::replication_pad2d_backward", {1, 1}},
+      {"aten::replication_pad3d", {0, 1}},       {"aten::replication_pad3d_backward", {1, 1}},
   };
   const auto at = all->find(op);
   return at == all->end() ? nullptr : &at->second;
@@ -49,8 +44,8 @@ void describe_like_cpu(const Frame& frame, std::vector<at::Tensor>& results) {
     const at::Tensor& argument = frame.args[follows->argument].toTensor();
     // A single volume, without a batch.
     const bool alone = argument.dim() == 4 && frame.op.name.starts_with("aten::max_pool3d");
-    const at::MemoryFormat format = alone ? format_of_volume(argument.unsqueeze(0))
-                                          : argument.suggest_memory_format();
+    const at::MemoryFormat format =
+        alone ? format_of_volume(argument.unsqueeze(0)) : argument.suggest_memory_format();
     if (format == at::MemoryFormat::Contiguous) return;
     for (size_t i = 0; i < follows->results; ++i) {
       c10::DimVector sizes(results[i].sizes());

@@ -79,10 +79,12 @@ Tensor convolution(const Tensor& input, const Tensor& weight, const std::optiona
   return at::empty(sizes, input.options().memory_format(format_of_convolution(input, weight)));
 }
 
-std::tuple<Tensor, Tensor, Tensor> convolution_backward(
-    const Tensor& grad_output, const Tensor& input, const Tensor& weight, at::IntArrayRef,
-    at::IntArrayRef, at::IntArrayRef, bool transposed, at::IntArrayRef, int64_t groups,
-    std::array<bool, 3> mask) {
+std::tuple<Tensor, Tensor, Tensor> convolution_backward(const Tensor& grad_output,
+                                                        const Tensor& input, const Tensor& weight,
+                                                        at::IntArrayRef, at::IntArrayRef,
+                                                        at::IntArrayRef, bool transposed,
+                                                        at::IntArrayRef, int64_t groups,
+                                                        std::array<bool, 3> mask) {
   const at::MemoryFormat format = format_of_convolution(input, weight);
   const auto like = [&](bool asked, const Tensor& operand) {
     return asked ? at::empty(operand.sizes(), operand.options().memory_format(format)) : Tensor();
