@@ -327,7 +327,6 @@ void add_activation(Entries& t) {
       {"threshold", lower_threshold},
       {"threshold_backward", lower_threshold_backward},
       {"leaky_relu", lower_leaky_relu},
-      {"leaky_relu_backward", lower_leaky_relu_backward},
       {"_prelu_kernel", lower_prelu},
       {"_prelu_kernel_backward", lower_prelu_backward},
       {"hardtanh", lower_hardtanh},
@@ -361,6 +360,8 @@ void add_activation(Entries& t) {
     t.push_back({.name = name, .lower = lower});
   }
   t.push_back({.name = "elu_backward", .lower = lower_elu_backward, .checks_numbers = true});
+  t.push_back(
+      {.name = "leaky_relu_backward", .lower = lower_leaky_relu_backward, .checks_numbers = true});
   // Forward-mode derivatives have no Meta kernels.
   t.push_back({.name = "glu_jvp", .lower = lower_glu_jvp, .no_meta = true});
   t.push_back({.name = "glu_backward_jvp", .lower = lower_glu_backward_jvp, .no_meta = true});
