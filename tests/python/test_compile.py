@@ -81,6 +81,27 @@ def test_autocast_after_a_graph_break_on_any_device() -> None:
         close(out.float().cpu(), torch.eye(4) * 27)
 
 
+def test_a_number_made_in_the_function() -> None:
+    x = torch.rand(3)
+
+    def function(x: Tensor) -> tuple[Tensor, Tensor]:
+        return torch.tensor(0.25, device=x.device) + x, torch.tensor([2], device=x.device) * x
+
+    for mine, theirs in zip(compiled(function)(x.to("tpu")), function(x), strict=True):
+        close(mine.cpu(), theirs)
+
+
+@pytest.mark.parametrize("target", [torch.tensor([2, 0, 1]), torch.tensor(2)])
+def test_gradient_of_a_loss_without_a_batch(target: Tensor) -> None:
+    x = torch.randn(3)
+
+    def function(x: Tensor, target: Tensor) -> Tensor:
+        one = torch.ones((), device=x.device)
+        return torch.ops.aten.nll_loss_backward(one, x, target, None, 1, -100, one)
+
+    close(compiled(function)(x.to("tpu"), target.to("tpu")).cpu(), function(x, target))
+
+
 def test_compile_of_cpu_tensors_is_inductors() -> None:
     torch._dynamo.utils.counters.clear()
     x = torch.randn(8)
