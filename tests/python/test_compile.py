@@ -47,6 +47,61 @@ def test_it_is_known_and_plain_compile_uses_it() -> None:
     assert not counters["inductor"]
 
 
+def test_who_calls_inductor_himself_comes_here_too() -> None:
+    from torch._inductor.compile_fx import compile_fx
+
+    torch._dynamo.utils.counters.clear()
+    x = torch.randn(6)
+
+    def backend(graph: Any, inputs: Any) -> Any:
+        return compile_fx(graph, inputs)
+
+    for by in (torch.compile(backend=backend), torch._dynamo.optimize("inductor")):
+        torch._dynamo.reset()
+        close(by(lambda x: x.sin() + 1)(x.to("tpu")).cpu(), x.sin() + 1)
+    assert torch._dynamo.utils.counters["torch_tpu"]["graphs_inference"] == 2
+    assert not torch._dynamo.utils.counters["inductor"]
+
+
+def test_autocast_after_a_graph_break_on_any_device() -> None:
+    """Dynamo goes on after the break; what stands in the place of torch's code is not traced."""
+
+    def function(x: Tensor) -> Tensor:
+        torch._dynamo.graph_break()
+        with torch.autocast(x.device.type, dtype=torch.bfloat16):
+            y = x @ x
+            torch._dynamo.graph_break()
+            return y @ x
+
+    for device in ("cpu", "tpu"):
+        torch._dynamo.reset()
+        x = torch.eye(4, device=device) * 3
+        out = torch.compile(function, backend="eager")(x)
+        assert out.dtype is torch.bfloat16
+        close(out.float().cpu(), torch.eye(4) * 27)
+
+
+def test_a_number_made_in_the_function() -> None:
+    x = torch.rand(3)
+
+    def function(x: Tensor) -> tuple[Tensor, Tensor]:
+        return torch.tensor(0.25, device=x.device) + x, torch.tensor([2], device=x.device) * x
+
+    for mine, theirs in zip(compiled(function)(x.to("tpu")), function(x), strict=True):
+        close(mine.cpu(), theirs)
+
+
+@pytest.mark.parametrize("target", [torch.tensor([2, 0, 1]), torch.tensor(2)])
+def test_gradient_of_a_loss_without_a_batch(target: Tensor) -> None:
+    x = torch.randn(3)
+
+    def function(x: Tensor, target: Tensor) -> Tensor:
+        one = torch.ones((), device=x.device)
+        return torch.ops.aten.nll_loss_backward(one, x, target, None, 1, -100, one)
+
+    close(compiled(function)(x.to("tpu"), target.to("tpu")).cpu(), function(x, target))
+
+
 def test_compile_of_cpu_tensors_is_inductors() -> None:
     torch._dynamo.utils.counters.clear()
     x = torch.randn(8)

@@ -208,7 +208,8 @@ def _row(name: str, counts: Counter[str]) -> str:
 
 def twin_of(test: str) -> str:
     """The name of the same test on the CPU."""
-    return re.sub("(PRIVATEUSE1|TPU)::", "CPU::", test).replace("_tpu", "_cpu")
+    test = re.sub("(PRIVATEUSE1|TPU)::", "CPU::", test).replace("GPUTests::", "CpuTests::")
+    return test.replace("_tpu", "_cpu")
 
 
 def last_line(text: str) -> str:
