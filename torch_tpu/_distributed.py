@@ -113,8 +113,13 @@ def _choose_backend_by_itself() -> None:
                 else:
                     kwargs = {**kwargs, "backend": backend}
             group, store = original(*args, **kwargs)
-            if isinstance(group, ProcessGroup) and ":tpu" in str(backend):
+            if not isinstance(group, ProcessGroup) or "tpu" not in str(backend):
+                return group, store
+            if ":tpu" in str(backend):
                 group._set_default_backend(ProcessGroup.BackendType.CUSTOM)
+            # A bound device (`device_id=`) tells DeviceMesh that subgroups can be split off, as
+            # NCCL's can. Ours are made anew.
+            group.bound_device_id = None
             return group, store
 
         return helper

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -53,19 +54,31 @@ def made() -> tuple[Replacement, ...]:
 
 def replace(owner: Any, name: str, make: Callable[[Any], Any], *aliases: Any) -> None:
     """Puts `make(original)` in the place of `owner.name`, and of the same name in `aliases`: other
-    modules that have the same function. Name, documentation and signature remain the original's."""
+    modules that have the same function. Name, documentation and signature remain the original's.
+    Of a property, it is the getter."""
     if any(one.owner is owner and one.name == name for one in _made):
         return  # a second attempt to register, after one that failed
-    original = getattr(owner, name)
+    found = getattr(owner, name)
+    original = found.fget if isinstance(found, property) else found
     replacement = make(original)
     if not isinstance(replacement, type):  # a class has its own name and documentation
         replacement = functools.wraps(original)(replacement)
-    static = isinstance(inspect.getattr_static(owner, name, None), staticmethod)
+    put: Any = replacement
+    if isinstance(found, property):
+        put = found.getter(replacement)
+    elif isinstance(inspect.getattr_static(owner, name, None), staticmethod):
+        put = staticmethod(replacement)
     for place in (owner, *aliases):
-        if place is not owner and getattr(place, name, None) is not original:
+        if place is not owner and getattr(place, name, None) is not found:
             continue  # somebody else has replaced it there
-        setattr(place, name, staticmethod(replacement) if static else replacement)
+        setattr(place, name, put)
         _made.append(Replacement(place, name, original, replacement))
+
+
+def holders(name: str, value: Any) -> list[Any]:
+    """The modules of this process that have this object under this name: `from x import name`."""
+    modules = list(sys.modules.values())
+    return [module for module in modules if getattr(module, "__dict__", {}).get(name) is value]
 
 
 def add(owner: Any, name: str, value: Any) -> None:
