@@ -35,7 +35,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
     "Tutorials": (),  # all of examples/tutorials
     "Use": (
         *("modes", "fused", "compile", "dynamic_shapes", "control_flow", "distributed"),
-        *("kernels", "aot", "lint", "export", "caches", "interop"),
+        *("huggingface", "kernels", "aot", "lint", "export", "caches", "interop"),
     ),
     "Look": ("cli", "compare", "explain", "profiler", "benchmarks"),
     "Reference": ("operators", "environment"),

@@ -15,7 +15,7 @@ import torch
 
 from torch_tpu import _C, _dtensor, _replace
 
-_BACKENDS = "cpu:gloo,tpu:tpu"
+BACKENDS = "cpu:gloo,tpu:tpu"  # what no name means
 _stops_at_exit = False
 
 
@@ -32,6 +32,7 @@ def install() -> None:
     _choose_backend_by_itself()
     _barriers_by_our_backend()
     _mesh_of_single_devices()
+    _replicas_of_single_devices()
     _dtensor.install()
 
 
@@ -107,7 +108,7 @@ def _choose_backend_by_itself() -> None:
             backend = given.get("backend")
             accelerator = torch._C._get_accelerator().type
             if backend == c10d.Backend.UNDEFINED and accelerator == "tpu":
-                backend = c10d.Backend(_BACKENDS)
+                backend = c10d.Backend(BACKENDS)
                 if len(args) > place:
                     args = (*args[:place], backend, *args[place + 1 :])
                 else:
@@ -146,6 +147,29 @@ def _mesh_of_single_devices() -> None:
         return setup
 
     _replace.replace(mesh, "_setup_world_group_and_device", make)
+
+
+def _replicas_of_single_devices() -> None:
+    """`DistributedDataParallel(model, device_ids=[LOCAL_RANK])`, as everybody writes it: where each
+    process has one device, tpu:0, that number is the rank's and not the device's."""
+    from torch.nn.parallel import DistributedDataParallel
+
+    tpu: Any = torch.get_device_module("tpu")
+
+    def make(original: Any) -> Any:
+        def init(self: Any, *args: Any, **kwargs: Any) -> None:
+            call: tuple[Any, ...] = (self, *args)
+            given = _replace.arguments(original, call, kwargs)
+            ids = given.get("device_ids")
+            if ids and ids[0] != 0 and len(ids) == 1 and tpu.device_count() == 1:
+                devices = {parameter.device.type for parameter in given["module"].parameters()}
+                for name in ("device_ids", "output_device") if devices == {"tpu"} else ():
+                    call, kwargs = _replace.with_argument(original, call, kwargs, name, None)
+            original(*call, **kwargs)
+
+        return init
+
+    _replace.replace(DistributedDataParallel, "__init__", make)
 
 
 def _has_tpu(group: Any) -> bool:

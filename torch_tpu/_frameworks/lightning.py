@@ -246,8 +246,6 @@ def _on_tpu(devices: Any) -> bool:
     return bool(devices) and getattr(devices[0], "type", "") == "tpu"
 
 
-
-
 def _fsdp_precision(base: Any) -> Any:
     class TPUFSDPPrecision(base):  # type: ignore[misc]
         """Casts on this device, where Lightning's own does on CUDA."""
