@@ -13,7 +13,6 @@ from typing import Any
 
 from torch_tpu._replace import replace
 
-
 Within = Callable[[], AbstractContextManager[Any]]
 
 

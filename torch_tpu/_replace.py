@@ -59,7 +59,7 @@ def replace(owner: Any, name: str, make: Callable[[Any], Any], *aliases: Any) ->
     if any(one.owner is owner and one.name == name for one in _made):
         return  # a second attempt to register, after one that failed
     found = getattr(owner, name)
-    original = found.fget if isinstance(found, property) else found
+    original: Any = found.fget if isinstance(found, property) else found
     replacement = make(original)
     if not isinstance(replacement, type):  # a class has its own name and documentation
         replacement = functools.wraps(original)(replacement)
@@ -88,6 +88,11 @@ def add(owner: Any, name: str, value: Any) -> None:
     setattr(owner, name, value)
 
 
+def become(owner: Any, kind: type) -> None:
+    """Makes another library's object one of a class that is derived from its own, or back."""
+    owner.__class__ = kind
+
+
 @contextlib.contextmanager
 def temporarily(owner: Any, name: str, value: Any) -> Iterator[None]:
     """Another library's setting has this value within the block."""
@@ -108,6 +113,16 @@ def arguments(original: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> d
         return {}
     bound.apply_defaults()
     return bound.arguments
+
+
+def with_argument(
+    original: Any, args: tuple[Any, ...], kwargs: dict[str, Any], name: str, value: Any
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """A call's arguments with another value for one of them, by place if it was given by place."""
+    place = list(_signature(original).parameters).index(name)
+    if place < len(args):
+        return (*args[:place], value, *args[place + 1 :]), kwargs
+    return args, {**kwargs, name: value}
 
 
 def _passes_all_on(own: list[inspect.Parameter]) -> str:
