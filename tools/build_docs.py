@@ -37,6 +37,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
         *("modes", "fused", "compile", "dynamic_shapes", "control_flow", "distributed"),
         *("huggingface", "kernels", "aot", "lint", "export", "caches", "interop"),
     ),
+    "Frameworks": ("lightning", "torchtitan", "restarts"),
     "Look": ("cli", "compare", "explain", "profiler", "benchmarks"),
     "Reference": ("operators", "environment"),
     "Inside": ("architecture", "add_an_op", "CONTRIBUTING"),

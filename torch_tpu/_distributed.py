@@ -6,9 +6,11 @@ from __future__ import annotations
 import atexit
 import inspect
 import json
+import os
 import uuid
 import warnings
 from datetime import timedelta
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -30,6 +32,7 @@ def install() -> None:
     for name in ("tpu", "tpu_dist"):
         dist.Backend.register_backend(name, _create, extended_api=True, devices=["tpu"])
     _choose_backend_by_itself()
+    _fresh_keys_after_a_restart()
     _barriers_by_our_backend()
     _mesh_of_single_devices()
     _replicas_of_single_devices()
@@ -126,6 +129,30 @@ def _choose_backend_by_itself() -> None:
         return helper
 
     _replace.replace(c10d, "_new_process_group_helper", make)
+
+
+def _fresh_keys_after_a_restart() -> None:
+    """torchrun's restarted ranks get the store of those before (`--max-restarts`), whose addresses
+    are still in it: ranks that read them wait for dead processes, with Gloo too. So each start has
+    keys of its own. Not where several machines are: they count restarts each for itself, and need
+    TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1."""
+    from torch.distributed import distributed_c10d as c10d
+
+    rendezvous: Any = import_module("torch.distributed.rendezvous")  # as an attribute: a function
+
+    def make(original: Any) -> Any:
+        def create_c10d_store(*args: Any, **kwargs: Any) -> Any:
+            store = original(*args, **kwargs)
+            start = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+            alone = os.environ.get("GROUP_WORLD_SIZE") == "1"
+            if start == "0" or not alone or not rendezvous._torchelastic_use_agent_store():
+                return store
+            return c10d.PrefixStore(f"start{start}", store)
+
+        return create_c10d_store
+
+    if hasattr(rendezvous, "_create_c10d_store"):
+        _replace.replace(rendezvous, "_create_c10d_store", make)
 
 
 def _mesh_of_single_devices() -> None:

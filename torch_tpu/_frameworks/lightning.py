@@ -1,5 +1,5 @@
-"""Lightning's Fabric on this device, and what the Trainer shares with it (lightning_trainer.py is the
-rest). Both take "tpu" to mean torch_xla, and any device that they do not know for the CPU.
+"""Lightning's Fabric on this device, and what the Trainer shares with it (lightning_trainer.py is
+the rest). Both take "tpu" to mean torch_xla, and any device that they do not know for the CPU.
 
 The accelerator "tpu" is ours instead. Where Lightning's connectors decide by the accelerator's name
 (strategy, precision), they are asked again by the device's type. `accelerator="cpu"` is the CPU as
@@ -79,7 +79,7 @@ def register(registry: Any, base: Any, xla: Any) -> bool:
 
 
 def _accelerator(base: Any) -> Any:
-    class TPUAccelerator(base):  # type: ignore[misc]
+    class TPUAccelerator(base):
         """The device "tpu" of torch_tpu. One process for each device."""
 
         def setup_device(self, device: torch.device) -> None:
@@ -247,7 +247,7 @@ def _on_tpu(devices: Any) -> bool:
 
 
 def _fsdp_precision(base: Any) -> Any:
-    class TPUFSDPPrecision(base):  # type: ignore[misc]
+    class TPUFSDPPrecision(base):
         """Casts on this device, where Lightning's own does on CUDA."""
 
         def forward_context(self) -> Any:
@@ -260,8 +260,8 @@ def _fsdp_precision(base: Any) -> Any:
 
 
 def make_no_device_ids(original: Any) -> Any:
-    """DistributedDataParallel takes the device from the parameters. With ids, Lightning would make a
-    stream of CUDA's."""
+    """DistributedDataParallel takes the device from the parameters. With ids, Lightning would make
+    a stream of CUDA's."""
 
     def determine_ddp_device_ids(self: Any) -> Any:
         return None if self.root_device.type == "tpu" else original(self)
@@ -274,6 +274,8 @@ def adapt_fsdp(strategy: Any, arguments: str) -> None:
 
     def make(original: Any) -> Any:
         def setup_environment(self: Any) -> None:
+            from torch.distributed.device_mesh import init_device_mesh
+
             kwargs = getattr(self, arguments)
             sizes = kwargs.get("device_mesh")
             if self.root_device.type != "tpu" or not isinstance(sizes, tuple):
@@ -281,7 +283,7 @@ def adapt_fsdp(strategy: Any, arguments: str) -> None:
                 return
             del kwargs["device_mesh"]
             original(self)
-            kwargs["device_mesh"] = torch.distributed.init_device_mesh("tpu", sizes)
+            kwargs["device_mesh"] = init_device_mesh("tpu", sizes)
 
         return setup_environment
 

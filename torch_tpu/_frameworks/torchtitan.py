@@ -1,5 +1,6 @@
-"""TorchTitan's MFU on this device. Release 0.2 knows no TPU and computes with an A100's peak; 0.3 knows
-them as "v5e", while PJRT says "TPU v5 lite". Everything else of it asks torch for the accelerator."""
+"""TorchTitan's MFU on this device. Release 0.2 knows no TPU and computes with an A100's peak; 0.3
+knows them as "v5e", while PJRT says "TPU v5 lite". All else of it asks torch for the
+accelerator."""
 
 from __future__ import annotations
 

@@ -42,9 +42,9 @@ def _fill_indices(
     block_size: int = 128,
     max_blocks: int = 1024,
 ) -> torch.Tensor:
-    """For each place of the result the token that goes there, -1 for padding. The tokens of an expert
-    stand together, those of rank 0 first; `lengths` and `start_index_values` go by rank, then by
-    expert."""
+    """For each place of the result the token that goes there, -1 for padding. The tokens of an
+    expert stand together, those of rank 0 first; `lengths` and `start_index_values` go by rank,
+    then by expert."""
     del block_size, max_blocks  # of the kernel's launch
 
     def by_expert(values: torch.Tensor) -> torch.Tensor:
@@ -62,7 +62,7 @@ def _fill_indices(
 
 @contextlib.contextmanager
 def without_triton() -> Iterator[None]:
-    """Within it `import triton` works. A kernel that is made with the stand-in raises when called."""
+    """Within it `import triton` works. A kernel that is made with the stand-in raises if called."""
     if "triton" in sys.modules or importlib.util.find_spec("triton") is not None:
         yield
         return
