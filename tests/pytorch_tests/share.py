@@ -17,8 +17,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from .files import NAMED
-
 ROOT = Path(__file__).resolve().parents[2]
 Result = dict[str, Any]
 
@@ -71,8 +69,6 @@ class Share:
             "OMP_NUM_THREADS": "1",
             **self.variables,
         }
-        if self.name in NAMED:
-            env["PYTORCH_TESTING_DEVICE_FOR_CUSTOM"] = self.device
         env.setdefault("TORCH_TPU_CACHE_DIR", str(ROOT / "build" / "pytorch-tests" / "cache"))
         words = steps.with_name(f"{steps.name}.out")
         command = [sys.executable, "-m", "pytest", f"{self.name}.py", "-q", "--no-header"]
