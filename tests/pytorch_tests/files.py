@@ -24,13 +24,6 @@ GENERIC = (
     *("higher_order_ops/test_invoke_subgraph", "higher_order_ops/test_with_effects"),
 )
 
-# Written for any device too, but their classes name the CPU and CUDA: the device takes part by
-# PyTorch's variable for devices that it does not know.
-NAMED = {
-    *("test_transformers", "test_fake_tensor"),
-    *("functorch/test_vmap", "functorch/test_ops", "functorch/test_eager_transforms"),
-}
-
 # The helpers of these files know CUDA, XPU, HPU by name, and must hear of the device: helpers.py.
 COMPILED = (
     *("dynamo/test_activation_checkpointing", "dynamo/test_activation_offloading"),

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from .files import NAMED, hears_of_device, variables_of
+from .files import hears_of_device, variables_of
 
 ROOT = Path(__file__).resolve().parents[2]
 Result = dict[str, Any]
@@ -79,8 +79,6 @@ class Share:
             **variables_of(self.name),
             **self.variables,
         }
-        if self.name in NAMED:
-            env["PYTORCH_TESTING_DEVICE_FOR_CUSTOM"] = self.device
         env.setdefault("TORCH_TPU_CACHE_DIR", str(ROOT / "build" / "pytorch-tests" / "cache"))
         words = steps.with_name(f"{steps.name}.out")
         command = [sys.executable, "-m", "pytest", f"{self.name}.py", "-q", "--no-header"]
