@@ -272,8 +272,8 @@ void check_permutation(int64_t n, DType t) {
     TORCH_CHECK(n <= limit, "n cannot be greater than ", limit, " for ",
                 c10::toString(to_scalar_type(t)), " type.");
   } else {
-    TORCH_CHECK(n - 1 <= largest_of(t), "value cannot be converted to type ", is_unsigned(t) ? "u" : "",
-                "int", 8 * dtype_bytes(t), "_t without overflow");
+    TORCH_CHECK(n - 1 <= largest_of(t), "value cannot be converted to type ",
+                is_unsigned(t) ? "u" : "", "int", 8 * dtype_bytes(t), "_t without overflow");
   }
 }
 
