@@ -1,10 +1,14 @@
 """A training loop with Lightning Fabric, which sees to device, precision and processes.
 
-python examples/frameworks/fabric_loop.py
-fabric run --devices 2 examples/frameworks/fabric_loop.py
+    python examples/frameworks/fabric_loop.py [--devices 2] [--precision bf16-mixed]
+
+Under the command `fabric run --devices 2 SCRIPT` the processes are there already: leave out
+`launch()`.
 """
 
 from __future__ import annotations
+
+import argparse
 
 import torch
 from lightning.fabric import Fabric
@@ -14,7 +18,11 @@ from torch.utils.data import DataLoader, TensorDataset
 
 def main() -> None:
     """Trains for 5 epochs."""
-    fabric = Fabric()
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--devices", type=int, default=1)
+    parser.add_argument("--precision", default="32-true")
+    args = parser.parse_args()
+    fabric = Fabric(devices=args.devices, precision=args.precision)
     fabric.launch()
     fabric.seed_everything(1)
     model = nn.Sequential(nn.Linear(8, 32), nn.Tanh(), nn.Linear(32, 1))

@@ -75,9 +75,26 @@ def test_one_process_for_all_devices_raises() -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_the_command_starts_the_processes() -> None:
-    command = "from lightning.fabric.cli import _main; _main()"  # what `fabric` is
-    out = run("-c", command, "run", "--devices", "2", EXAMPLES / "fabric_loop.py", timeout=800)
+def test_example() -> None:
+    out = run(EXAMPLES / "fabric_loop.py", "--devices", "2", timeout=800)
     assert "2 processes, the first on tpu:0" in out
     losses = [float(line.split()[-1]) for line in out.splitlines() if "loss" in line]
     assert losses[-1] < losses[0] / 2
+
+
+COUNT = """
+import torch
+from lightning.fabric import Fabric
+
+fabric = Fabric()
+ranks = fabric.all_gather(torch.tensor(fabric.global_rank, device=fabric.device))
+fabric.print(fabric.device, ranks.tolist())
+"""
+
+
+@pytest.mark.timeout(900)
+def test_the_command_starts_the_processes(tmp_path: Path) -> None:
+    (tmp_path / "count.py").write_text(COUNT)
+    command = "from lightning.fabric.cli import _main; _main()"  # what `fabric` is
+    out = run("-c", command, "run", "--devices", "2", tmp_path / "count.py", timeout=800)
+    assert out.splitlines()[-1] == "tpu:0 [0, 1]"
