@@ -35,7 +35,7 @@ def _adapter(ours: str) -> Any:
             warnings.warn(
                 f"{name} could not be adapted to the device 'tpu' ({module.__name__}: {error!r}). "
                 "It may use another device without a word: look which one it takes. Install the "
-                f"{name} that docs/huggingface.md names, or a newer torchtpu.",
+                f"version of {name} that torchtpu's documentation names, or a newer torchtpu.",
                 RuntimeWarning,
                 stacklevel=2,
             )
