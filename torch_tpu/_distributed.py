@@ -177,20 +177,20 @@ def _mesh_of_single_devices() -> None:
 
 
 def _replicas_of_single_devices() -> None:
-    """`DistributedDataParallel(model, device_ids=[LOCAL_RANK])`, as everybody writes it: where each
-    process has one device, tpu:0, that number is the rank's and not the device's."""
+    """`DistributedDataParallel(model.to("tpu"), device_ids=[LOCAL_RANK])`, as everybody writes it:
+    the model is on the process's device, tpu:0, and that number is the rank's."""
     from torch.nn.parallel import DistributedDataParallel
 
-    tpu: Any = torch.get_device_module("tpu")
+    home = torch.device("tpu", 0)
 
     def make(original: Any) -> Any:
         def init(self: Any, *args: Any, **kwargs: Any) -> None:
             call: tuple[Any, ...] = (self, *args)
             given = _replace.arguments(original, call, kwargs)
             ids = given.get("device_ids")
-            if ids and ids[0] != 0 and len(ids) == 1 and tpu.device_count() == 1:
-                devices = {parameter.device.type for parameter in given["module"].parameters()}
-                for name in ("device_ids", "output_device") if devices == {"tpu"} else ():
+            if ids and ids[0] != 0 and len(ids) == 1:
+                devices = {parameter.device for parameter in given["module"].parameters()}
+                for name in ("device_ids", "output_device") if devices == {home} else ():
                     call, kwargs = _replace.with_argument(original, call, kwargs, name, None)
             original(*call, **kwargs)
 

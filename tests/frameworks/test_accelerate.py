@@ -365,7 +365,7 @@ def rank_gathers() -> tuple[list[float], str]:
 
 
 def test_two_ranks_gather_each_sample_once(two: Any) -> None:
-    assert two.run(rank_gathers) == [([float(i) for i in range(11)], "tpu:0")] * 2
+    assert two.run(rank_gathers, timeout=250) == [([float(i) for i in range(11)], "tpu:0")] * 2
 
 
 def rank_stays_on_the_cpu() -> str:
@@ -377,4 +377,4 @@ def rank_stays_on_the_cpu() -> str:
 
 
 def test_two_ranks_on_the_cpu(two: Any) -> None:
-    assert two.run(rank_stays_on_the_cpu) == ["cpu", "cpu"]
+    assert two.run(rank_stays_on_the_cpu, timeout=250) == ["cpu", "cpu"]

@@ -69,7 +69,7 @@ def sft(folder: Path, lora: bool = False, **options: Any) -> SFTTrainer:
     torch.manual_seed(0)
     run = SFTTrainer(
         tiny.llama(),
-        SFTConfig(str(folder), **{**QUIET, "max_length": 32, **options}),
+        SFTConfig(str(folder), **{**QUIET, "max_length": 32, "pad_to_multiple_of": 16, **options}),
         train_dataset=Dataset.from_dict({"text": SENTENCES * 8}),
         processing_class=tiny.tokenizer(),
         peft_config=copy.deepcopy(LORA) if lora else None,
@@ -100,6 +100,7 @@ def test_dpo(tmp_path: Path) -> None:
     rows["rejected"] = [" tree", " mat"] * 4
     run = DPOTrainer(
         tiny.llama(),
+        ref_model=tiny.llama(),  # made here, so that there is no name to load it by
         args=DPOConfig(str(tmp_path), **QUIET),
         train_dataset=Dataset.from_dict(rows),
         processing_class=tiny.tokenizer(),

@@ -35,6 +35,26 @@ def programs_of(function: Callable[[], Any]) -> int:
     return sum(count - before.get(name, 0) for name, count in runs().items())
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_grouped_products_of_any_dtype(dtype: torch.dtype) -> None:
+    """PyTorch's Meta kernel has the checks of CUDA's: bfloat16, rows of multiples of 16 bytes."""
+    x, w = torch.randn(9, 6).to(dtype), torch.randn(3, 6, 5).to(dtype)
+    offs = torch.tensor([2, 2, 9], dtype=torch.int32)
+    ours = [t.to("tpu").requires_grad_() for t in (x, w)]
+    function = compiled(lambda a, b, ends: F.grouped_mm(a, b, offs=ends).float().square().sum())
+    loss = function(*ours, offs.to("tpu"))
+    loss.backward()
+    groups = torch.tensor([0, 0, 2, 2, 2, 2, 2, 2, 2])
+    theirs = [t.float().requires_grad_() for t in (x, w)]
+    expected = torch.einsum("ij,ijk->ik", theirs[0], theirs[1][groups]).square().sum()
+    expected.backward()
+    tolerance = 1e-4 if dtype == torch.float32 else 5e-2
+    close(loss.cpu(), expected.detach(), rtol=tolerance, atol=tolerance)
+    for a, b in zip(ours, theirs, strict=True):
+        assert a.grad is not None
+        close(a.grad.cpu().float(), b.grad, rtol=tolerance, atol=10 * tolerance)
+
+
 def test_it_is_known_and_plain_compile_uses_it() -> None:
     assert "tpu" in torch._dynamo.list_backends()
     x = torch.randn(4, 8)
