@@ -43,11 +43,7 @@ def _adapter(ours: str) -> Any:
             warnings.warn(
                 f"{name} could not be adapted to the device 'tpu' ({module.__name__}: {error!r}). "
                 "It may use another device without a word: look which one it takes. Install the "
-<<<<<<< HEAD
-                f"{name} that requirements/frameworks.txt names, or a newer torchtpu.",
-=======
                 f"version of {name} that torchtpu's documentation names, or a newer torchtpu.",
->>>>>>> 24a06ea27a4fa45ca38c0ab5d94742c38eb360d7
                 RuntimeWarning,
                 stacklevel=2,
             )
