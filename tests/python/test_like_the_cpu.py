@@ -76,6 +76,9 @@ ERRORS: dict[str, Case] = {
     "gradients of fewer dimensions": lambda d: aten._adaptive_avg_pool2d_backward(
         torch.ones(1, 2, 7, device=d), torch.ones(1, 2, 3, 3, device=d)
     ),
+    "too many dimensions to pad": lambda d: aten.reflection_pad1d(
+        torch.ones(3, 3, 10, 10, device=d), [2, 2]
+    ),
     "adaptive maximum of integers": lambda d: F.adaptive_max_pool2d(
         torch.ones(1, 2, 7, 7, dtype=torch.long, device=d), 2
     ),
