@@ -154,6 +154,9 @@ VALUES: dict[str, Case] = {
     "log of infinities": lambda d: torch.view_as_real(infinities(torch.complex128).to(d).log()),
     "log10 of infinities": lambda d: torch.view_as_real(infinities(torch.complex64).to(d).log10()),
     "fill of repeated elements": lambda d: torch.zeros(1, 3, device=d).expand(4, 3).fill_(2),
+    "threshold of repeated elements": lambda d: F.threshold(
+        torch.tensor([[0.0, 1.0, 2.0]], device=d).expand(4, 3), 1.0, 5.0, inplace=True
+    ),
     "fill of overlapping elements": lambda d: torch.empty_strided((2, 3), (1, 1), device=d).fill_(
         2
     ),
