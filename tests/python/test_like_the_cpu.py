@@ -178,6 +178,7 @@ VALUES: dict[str, Case] = {
         torch.tensor([1.3, 1.7, 1.9, 0.3], dtype=torch.float16, device=d),
         "prod",
     ),
+    "no integers drawn": lambda d: torch.randn(0, 3, dtype=torch.int16, device=d),
     "margin of one row": lambda d: F.multi_margin_loss(
         torch.ones(4, device=d), torch.tensor(3, device=d), reduction="none"
     ),
