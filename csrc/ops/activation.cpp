@@ -324,7 +324,6 @@ Values lower_glu_backward_jvp(Call& c) {
 void add_activation(Entries& t) {
   const std::pair<std::string_view, Lowering> entries[] = {
       {"relu", lower_relu},
-      {"threshold", lower_threshold},
       {"threshold_backward", lower_threshold_backward},
       {"leaky_relu", lower_leaky_relu},
       {"_prelu_kernel", lower_prelu},
@@ -359,6 +358,8 @@ void add_activation(Entries& t) {
   for (const auto& [name, lower] : entries) {
     t.push_back({.name = name, .lower = lower});
   }
+  // A repeated element may be written twice: the second time changes nothing.
+  t.push_back({.name = "threshold", .lower = lower_threshold, .constant = true});
   t.push_back({.name = "elu_backward", .lower = lower_elu_backward, .checks_numbers = true});
   t.push_back(
       {.name = "leaky_relu_backward", .lower = lower_leaky_relu_backward, .checks_numbers = true});

@@ -92,6 +92,7 @@ Values lower_uniform(Call& c) {
 }
 
 Values lower_normal(Call& c) {
+  if (c.out().numel() == 0) return {full(c.b, 0, c.out().dtype, c.out().dims)};
   Builder& b = c.b;
   // A complex number of variance 1 has parts of variance 1/2.
   const double scale = is_complex(c.out().dtype) ? std::sqrt(0.5) : 1;

@@ -76,6 +76,9 @@ ERRORS: dict[str, Case] = {
     "gradients of fewer dimensions": lambda d: aten._adaptive_avg_pool2d_backward(
         torch.ones(1, 2, 7, device=d), torch.ones(1, 2, 3, 3, device=d)
     ),
+    "too many dimensions to pad": lambda d: aten.reflection_pad1d(
+        torch.ones(3, 3, 10, 10, device=d), [2, 2]
+    ),
     "adaptive maximum of integers": lambda d: F.adaptive_max_pool2d(
         torch.ones(1, 2, 7, 7, dtype=torch.long, device=d), 2
     ),
@@ -151,6 +154,9 @@ VALUES: dict[str, Case] = {
     "log of infinities": lambda d: torch.view_as_real(infinities(torch.complex128).to(d).log()),
     "log10 of infinities": lambda d: torch.view_as_real(infinities(torch.complex64).to(d).log10()),
     "fill of repeated elements": lambda d: torch.zeros(1, 3, device=d).expand(4, 3).fill_(2),
+    "threshold of repeated elements": lambda d: F.threshold(
+        torch.tensor([[0.0, 1.0, 2.0]], device=d).expand(4, 3), 1.0, 5.0, inplace=True
+    ),
     "fill of overlapping elements": lambda d: torch.empty_strided((2, 3), (1, 1), device=d).fill_(
         2
     ),
@@ -172,6 +178,7 @@ VALUES: dict[str, Case] = {
         torch.tensor([1.3, 1.7, 1.9, 0.3], dtype=torch.float16, device=d),
         "prod",
     ),
+    "no integers drawn": lambda d: torch.randn(0, 3, dtype=torch.int16, device=d),
     "margin of one row": lambda d: F.multi_margin_loss(
         torch.ones(4, device=d), torch.tensor(3, device=d), reduction="none"
     ),

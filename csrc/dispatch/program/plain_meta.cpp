@@ -178,6 +178,14 @@ bool spaced(c10::Stack& stack) {
   return true;
 }
 
+// No elements are drawn in any dtype, as on CPU; of a negative deviation PyTorch's kernel speaks.
+bool normal(c10::Stack& stack) {
+  const Tensor self = stack[0].toTensor();
+  if (self.numel() != 0 || stack[2].toDouble() < 0) return false;
+  stack = {self};
+  return true;
+}
+
 bool embedding(c10::Stack& stack) {
   const Tensor& weight = stack[0].toTensor();
   const Tensor& indices = stack[1].toTensor();
@@ -263,6 +271,7 @@ bool run_plain_meta(const Op& op, c10::Stack& stack) {
     return true;
   }
   if (op.name == "aten::embedding") return embedding(stack);
+  if (op.name == "aten::normal_") return normal(stack);
   if (op.name == "aten::linear") return linear(stack);
   if (op.name == "aten::native_layer_norm") return layer_norm(stack);
   if (op.name == "aten::masked_fill.Scalar") return masked_fill(stack);
