@@ -18,8 +18,8 @@ def get_pallas_mesh(
     group. It says how a kernel is divided; `jax_op` takes those of one device.
 
     >>> from torch_tpu.pallas import get_pallas_mesh
-    >>> get_pallas_mesh(("model",)).shape["model"]
-    1
+    >>> dict(get_pallas_mesh(("model",)).shape)
+    {'model': 1}
     """
     size = dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
     shape = tuple(mesh_shape) if mesh_shape is not None else (size,) + (1,) * (len(axis_names) - 1)
