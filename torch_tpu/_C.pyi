@@ -182,6 +182,7 @@ class _Recording:
 class _CompiledGraph:
     name: str
     compile_seconds: float
+    settings: int
     def run_bounded(
         self, tensors: list[torch.Tensor], numbers: list[int], floats: list[float]
     ) -> list[torch.Tensor] | None: ...

@@ -110,8 +110,8 @@ py::dict describe(const dispatch::RecordedModule& module) {
 class CompiledFunction {
  public:
   void add(CompiledPtr graph, py::list constants, py::list others) {
-    variants_.push_back(
-        {std::move(graph), std::move(constants), std::move(others), dispatch::settings_word()});
+    const uint64_t settings = graph->settings();
+    variants_.push_back({std::move(graph), std::move(constants), std::move(others), settings});
   }
   size_t size() const { return variants_.size(); }
 
@@ -305,6 +305,7 @@ void bind_compiled(py::module_& m) {
       .def_property_readonly(
           "compile_seconds",
           [](const dispatch::CompiledGraph& g) { return g.program().code.compile_seconds(); })
+      .def_property_readonly("settings", &dispatch::CompiledGraph::settings)
       .def(
           "run_bounded",
           [](dispatch::CompiledGraph& self, std::vector<at::Tensor> tensors,

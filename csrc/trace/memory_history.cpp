@@ -30,6 +30,7 @@ int64_t now_us() {
 }
 
 void keep(State& all, const MemoryEvent& event) {
+  if (all.max_events == 0) return;  // stopped since the caller asked whether it is on
   if (all.events.size() >= all.max_events) all.events.pop_front();
   all.events.push_back(event);
 }
@@ -69,12 +70,13 @@ void MemoryHistory::made(const void* value) noexcept {
   const IssueLine line = issue_line();
   State& all = state();
   const std::lock_guard lock(all.mutex);
-  all.lines[number_of(value)] = line;
+  if (all.max_events > 0) all.lines[number_of(value)] = line;
 }
 
 void MemoryHistory::entered(const void* value, int64_t bytes, int device) noexcept {
   State& all = state();
   const std::lock_guard lock(all.mutex);
+  if (all.max_events == 0) return;
   MemoryEvent event{true, number_of(value), bytes, device, now_us(), {}};
   if (const auto known = all.lines.find(event.address); known != all.lines.end()) {
     event.line = known->second;

@@ -97,7 +97,10 @@ void DeviceValue::set_runner(Runner runner) noexcept { the_runner = runner; }
 const pjrt::Buffer& DeviceValue::demand() const {
   if (state_.load(std::memory_order_acquire) == State::kRecorded) {
     throw RecordedValue(
-        "the elements of a tensor are needed while its ops are only being recorded");
+        "the elements of a tensor are needed while its ops are only being recorded: a function "
+        "that "
+        "is compiled or exported reads them, or has made the tensor and left it somewhere (a "
+        "global, an attribute, a cache). Make such a tensor before the function is called");
   }
   pjrt::Runtime::get();  // throws in a forked child, where nobody would launch it or keep a promise
   std::exception_ptr no_room;

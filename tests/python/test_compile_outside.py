@@ -31,6 +31,38 @@ def shifted(x: Tensor) -> Tensor:
     return x + torch.arange(WIDTH, dtype=x.dtype).to(x.device)  # made here, so its own
 
 
+@torch.library.custom_op("torch_tpu_test::cloned", mutates_args=())
+def cloned(x: Tensor) -> Tensor:
+    return state["scale"].expand_as(x).clone()
+
+
+@torch.library.custom_op("torch_tpu_test::scaled_by_item", mutates_args=())
+def scaled_by_item(x: Tensor) -> Tensor:
+    return x * state["scale"][0].item()
+
+
+@torch.library.custom_op("torch_tpu_test::shifted_by_host", mutates_args=())
+def shifted_by_host(x: Tensor) -> Tensor:
+    return x + state["scale"].cpu().to(x.device)
+
+
+@torch.library.custom_op("torch_tpu_test::kept", mutates_args=())
+def kept(x: Tensor) -> Tensor:
+    state["scale"].copy_(x[0])
+    return x + 1
+
+
+@torch.library.custom_op("torch_tpu_test::counted", mutates_args=())
+def counted(x: Tensor) -> Tensor:
+    state["scale"].copy_(torch.arange(float(WIDTH)))
+    return x + 1
+
+
+@cloned.register_fake
+@scaled_by_item.register_fake
+@shifted_by_host.register_fake
+@kept.register_fake
+@counted.register_fake
 @scaled.register_fake
 @shifted.register_fake
 def _(x: Tensor) -> Tensor:
@@ -46,6 +78,27 @@ def attend(x: Tensor) -> Tensor:
 def scale(x: Tensor) -> Tensor:
     out: Tensor = torch.ops.torch_tpu_test.scaled(x + 1)
     return out - 1
+
+
+OPAQUE = [cloned, scaled_by_item, shifted_by_host, kept, counted]
+
+
+@pytest.mark.parametrize("op", OPAQUE, ids=lambda op: op._name)
+def test_reads_and_writes_without_an_op(op: Callable[[Tensor], Tensor]) -> None:
+    """Copies of all of a tensor, and reads by the host."""
+    torch.compiler.reset()
+    compiled = torch.compile(lambda x: op(x * 2) - 1, backend="tpu", fullgraph=True)
+    x = torch.linspace(-1, 1, 3 * WIDTH).reshape(3, WIDTH)
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        for round in range(3):
+            fill("cpu", round, torch.zeros)
+            expected, scale = op(x * 2) - 1, state["scale"]
+            fill("tpu", round, torch.zeros)
+            torch.testing.assert_close(compiled(x.to("tpu")).cpu(), expected)
+            torch.testing.assert_close(state["scale"].cpu(), scale)
+    (said,) = [str(w.message) for w in seen if "op by op" in str(w.message)]
+    assert "none of its arguments" in said
 
 
 def fill(device: str, round: int, how: Callable[..., Tensor]) -> None:

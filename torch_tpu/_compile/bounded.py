@@ -105,7 +105,7 @@ class BoundedGraph:
                     raise
                 program = self._record(args, *together)
                 self._together, key = True, together
-            self._programs.setdefault((key, _C._settings_word()), []).append(program)
+            self._programs.setdefault((key, program.graph.settings), []).append(program)
             results = program.graph.run_bounded(tensors, numbers, floats)
             assert results is not None
         out = []

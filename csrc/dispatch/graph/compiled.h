@@ -49,6 +49,8 @@ class CompiledGraph final : public c10::intrusive_ptr_target {
                                              const std::vector<float>& floats = {});
 
   const trace::Runnable& program() const { return *program_; }
+  // What it was recorded under: see settings_word().
+  uint64_t settings() const { return settings_; }
 
  private:
   friend class GraphRecording;
@@ -90,6 +92,7 @@ class CompiledGraph final : public c10::intrusive_ptr_target {
 
   trace::RunnablePtr program_;
   int device_ = 0;
+  uint64_t settings_ = 0;
   std::vector<Input> inputs_;
   std::vector<size_t> bases_;  // per argument of the program: the first of the inputs over it
   bool writes_ = false;

@@ -44,6 +44,7 @@ std::optional<std::vector<int64_t>> memory_order(const at::Tensor& tensor) {
 GraphRecording::GraphRecording(int device)
     : recorder_(std::make_unique<Recorder>(device)), made_(c10::make_intrusive<CompiledGraph>()) {
   made_->device_ = device;
+  made_->settings_ = settings_word();
   recorder_->close();
 }
 
@@ -221,7 +222,7 @@ CompiledPtr GraphRecording::finish(const std::string& name, bool share, size_t v
     arguments.push_back({static_cast<uint64_t>(input.view.dtype), input.view.geometry.sizes});
   }
   const CompilingGraph compiling(name, ops, arguments);
-  compile_by_text(*program, current_options_line() + text);
+  compile_by_text(*program, options_line(made_->settings_ >> kOptionsShift) + text);
   made_->program_ = std::move(program);
   remember(made_);
   return made_;

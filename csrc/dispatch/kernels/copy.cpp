@@ -15,6 +15,7 @@
 #include "csrc/dispatch/call/mode.h"
 #include "csrc/dispatch/call/op.h"
 #include "csrc/dispatch/fuse/pending.h"
+#include "csrc/dispatch/record/recorder.h"
 #include "csrc/dispatch/report/sync_debug.h"
 #include "csrc/pjrt/runtime.h"
 
@@ -157,6 +158,10 @@ at::Tensor copy_from(const at::Tensor& self, const at::Tensor& dst, bool /*non_b
     TORCH_CHECK(c10::IntArrayRef(common) == dst.sizes(), "output with shape ", dst.sizes(),
                 " doesn't match the broadcast shape ", c10::IntArrayRef(common));
   }
+  if (const Recorder* recorder = Recorder::current()) {
+    recorder->check_inside(dst, /*written=*/true, "copy_");
+    recorder->check_inside(self, /*written=*/false, "copy_");
+  }
   if (on_tpu(self) && on_tpu(dst)) {
     if (self.device() == dst.device()) {
       copy_on_device(self, dst);
@@ -178,6 +183,9 @@ at::Tensor copy_from_and_resize(const at::Tensor& self, const at::Tensor& dst) {
 }
 
 at::Scalar local_scalar_dense(const at::Tensor& self) {
+  if (const Recorder* recorder = Recorder::current()) {
+    recorder->check_inside(self, /*written=*/false, "item()");
+  }
   note_sync("item()");
   const Transfer transfer(Kind::kHostRead, "item()", self);
   launch_at_read(self.device().index());

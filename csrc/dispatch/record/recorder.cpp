@@ -151,16 +151,20 @@ void Recorder::use_rng_state(const at::Tensor& state) {
 
 void Recorder::close() { first_address_ = device::take_address(0); }
 
-void Recorder::check_inside(const Frame& frame) const {
+void Recorder::check_inside(const c10::TensorImpl& tensor, bool written,
+                            std::string_view by) const {
   if (first_address_ == nullptr) return;
-  for (const TensorRef& ref : frame.tensors) {
-    if (ref.cell == nullptr) continue;
-    const void* address = ref.impl->unsafe_storage().data();
-    TORCH_CHECK_NOT_IMPLEMENTED(
-        address == nullptr || std::less_equal<>()(first_address_, address), "it ",
-        ref.written ? "writes" : "reads", " a tensor of sizes ", ref.impl->sizes(), " (by ",
-        frame.op.name, ") that is none of its arguments, so it may hold something else, or be ",
-        "another one, at each call. Make it an argument");
+  const void* address = tensor.unsafe_storage().data();
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      address == nullptr || std::less_equal<>()(first_address_, address), "it ",
+      written ? "writes" : "reads", " a tensor of sizes ", tensor.sizes(), " (by ", by,
+      ") that is none of its arguments, so it may hold something else, or be another one, at each ",
+      "call. Make it an argument");
+}
+
+void Recorder::check_inside(const at::Tensor& tensor, bool written, std::string_view by) const {
+  if (tensor.device().type() == c10::DeviceType::PrivateUse1) {
+    check_inside(*tensor.unsafeGetTensorImpl(), written, by);
   }
 }
 
@@ -184,7 +188,9 @@ std::optional<std::string> Recorder::record(const Op& op, c10::Stack* stack) {
   while (true) {
     Frame frame(op, stack->data() + (stack->size() - op.args.size()));
     check_writable(frame);
-    check_inside(frame);
+    for (const TensorRef& ref : frame.tensors) {
+      if (ref.cell != nullptr) check_inside(*ref.impl, ref.written, op.name);
+    }
     const Inferred inferred = infer(frame);
     const trace::Resizes resizes = find_resizes(frame, inferred);
     if (!resizes.all.empty()) {

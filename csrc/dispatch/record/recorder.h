@@ -6,6 +6,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -49,6 +50,8 @@ class Recorder {
   // From here on no op may use a tensor that was there before, other than by an argument: it holds
   // something else at the next call. Throws NotImplementedError then.
   void close();
+  // For whoever reads or writes a tensor without an op of the table.
+  void check_inside(const at::Tensor& tensor, bool written, std::string_view by) const;
   // The module of what was recorded, and what its program needs beside the executable.
   std::string finish(trace::Runnable& program);
   // From here on each op is printed with "scope/op at file.py:12" as its location.
@@ -103,7 +106,7 @@ class Recorder {
   stablehlo::Value value_of(const trace::ValuePtr& value);
   stablehlo::Value next_rng_state(uint64_t draws);
   void hold_back_writes();
-  void check_inside(const Frame& frame) const;
+  void check_inside(const c10::TensorImpl& tensor, bool written, std::string_view by) const;
   trace::ValuePtr remember(const stablehlo::Value& value, trace::ShapeRef strides);
 
   Recorder* const outer_;
