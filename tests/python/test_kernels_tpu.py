@@ -40,8 +40,9 @@ def cases(dtype):
     """Name -> a function of tensors, and their dtypes and sizes. Sizes of a small model, and some
     that no block divides."""
     i32, f32 = torch.int32, torch.float32
-    flash = (False, None, 512, 512)
-    causal = (True, None, 512, 512)
+    flash = (False, None, 512, 512, -1, -1)
+    causal = (True, None, 512, 512, -1, -1)
+    window = (True, None, 512, 512, 300, -1)
     return {
         "flash": (
             lambda q, k, v: OPS.flash_attention(q, k, v, *causal),
@@ -50,6 +51,10 @@ def cases(dtype):
         "flash_odd": (
             lambda q, k, v: OPS.flash_attention(q, k, v, *flash),
             [(dtype, 1, 4, 333, 64), (dtype, 1, 1, 777, 64), (dtype, 1, 1, 777, 64)],
+        ),
+        "flash_window": (
+            lambda q, k, v: OPS.flash_attention(q, k, v, *window),
+            [(dtype, 1, 4, 1024, 128), (dtype, 1, 2, 1024, 128), (dtype, 1, 2, 1024, 128)],
         ),
         "flash_backward": (
             lambda q, k, v, o, lse, g: OPS.flash_attention_backward(
