@@ -365,7 +365,8 @@ def rank_gathers() -> tuple[list[float], str]:
 
 
 def test_two_ranks_gather_each_sample_once(two: Any) -> None:
-    assert two.run(rank_gathers, timeout=250) == [([float(i) for i in range(11)], "tpu:0")] * 2
+    samples = [float(i) for i in range(11)]
+    assert two.run(rank_gathers, timeout=250) == [(samples, "tpu:0"), (samples, "tpu:1")]
 
 
 def rank_stays_on_the_cpu() -> str:
