@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import os
 import threading
 from collections.abc import Callable, Mapping
 from types import TracebackType
@@ -29,6 +30,10 @@ class Settings:
         self._get = get
         self._put = put
         self._open: list[Opened] = []  # in the order of entry: a later one holds
+        self._lock = threading.RLock()
+        os.register_at_fork(after_in_child=self._unlock)  # another thread may have held it
+
+    def _unlock(self) -> None:
         self._lock = threading.RLock()
 
     def enter(self, values: Mapping[str, Any]) -> Opened:

@@ -69,9 +69,9 @@ class allow_excess_precision(Block):  # noqa: N801, as torch.set_grad_enabled
     """
 
     settings = _OPTIONS
+    _set_plainly = False  # of the class too: Dynamo makes objects that are never initialized
 
     def __init__(self, allow: bool = True) -> None:
-        self._set_plainly = False
         super().__init__({_EXCESS: bool(allow)})
         self._enter()
         self._set_plainly = True  # until it turns out to be for a block or a function

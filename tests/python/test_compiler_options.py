@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 
 import pytest
@@ -74,6 +75,34 @@ def test_blocks_of_threads_overlap():
         "a out": {LEVEL: 2, EMITTERS: False},
         "b out": {},
     }
+
+
+def test_a_process_that_was_forked_while_a_block_was_entered(run_python):
+    """The thread that enters it is not there to finish."""
+    out = run_python(
+        """
+        import os, threading, torch_tpu
+        from torch_tpu._modes import mode
+        held, done = threading.Event(), threading.Event()
+
+        def hold():
+            with mode.settings._lock:
+                held.set()
+                done.wait(60)
+
+        thread = threading.Thread(target=hold)
+        thread.start()
+        held.wait(60)
+        child = os.fork()
+        if child == 0:
+            with torch_tpu.mode("strict"):
+                os._exit(7 if torch_tpu.get_mode() == "strict" else 8)
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+        done.set()
+        thread.join()
+        """
+    )
+    assert out == "7\n"
 
 
 def test_the_earlier_block_may_have_what_the_later_one_lacks():
@@ -194,6 +223,34 @@ def test_compiled_functions():
             torch.testing.assert_close(f(x).cpu(), (x.cpu() @ x.cpu()).tanh())
     f(x)
     assert len(torch_tpu._C._programs()) == programs + 2
+
+
+def test_blocks_within_compiled_functions():
+    """Dynamo leaves them to Python; what they set is put back all the same."""
+
+    @torch.compile
+    def f(x):
+        with custom_compiler_options({LEVEL: 1}), torch.tpu.precision("high"):
+            y = x @ x
+        with allow_excess_precision(False), torch_tpu.mode("strict"):
+            return y + 1
+
+    before = torch_tpu.get_mode()
+    x = torch.randn(6, 6, device="tpu")
+    for _ in range(3):
+        torch.testing.assert_close(f(x).cpu(), x.cpu() @ x.cpu() + 1)
+        assert torch_tpu._C._compiler_options() == {}
+        assert torch.get_float32_matmul_precision() == "highest"
+        assert torch_tpu.get_mode() == before
+        assert not custom_compiler_options.settings._open
+
+
+def test_excess_precision_that_was_never_initialized(monkeypatch):
+    """As Dynamo makes them, to look at."""
+    said = []
+    monkeypatch.setattr(sys, "unraisablehook", said.append)
+    allow_excess_precision.__new__(allow_excess_precision)
+    assert not said
 
 
 def test_excess_precision():
