@@ -156,8 +156,10 @@ def _fresh_keys_after_a_restart() -> None:
 
 
 def _mesh_of_single_devices() -> None:
-    """Each process has a device of its own, tpu:0, while DeviceMesh would make tpu:LOCAL_RANK the
-    current one unless the device is in use already."""
+    """A process that sees one device, as those of a TPU's launcher do, has it as tpu:0, while
+    DeviceMesh would make tpu:LOCAL_RANK the current one unless the device is in use already. On
+    XLA:CPU under torchrun a process has LOCAL_WORLD_SIZE devices (env_cpu_devices in
+    csrc/base/env.cpp), and so one of that number: nothing is to be done."""
     import torch.distributed.device_mesh as module
 
     mesh: Any = module.DeviceMesh

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
-from types import TracebackType
 from typing import Literal, get_args
 
 from torch_tpu import _C
+from torch_tpu._blocks import Block, Settings
 
 Mode = Literal["debug", "strict", "fused"]
 
@@ -39,7 +38,7 @@ def get_mode() -> Mode:
     return _C._get_mode()
 
 
-class mode(contextlib.ContextDecorator):  # noqa: N801, a function to its users, as torch.no_grad
+class mode(Block):  # noqa: N801, a function to its users, as torch.no_grad
     """Runs a block, or a function, in a mode and sets the previous one back.
 
     As the mode belongs to the process, other threads run in it meanwhile.
@@ -52,22 +51,17 @@ class mode(contextlib.ContextDecorator):  # noqa: N801, a function to its users,
     ...     return x * 2
     """
 
+    settings = Settings(
+        lambda: {"mode": _C._get_mode()},
+        lambda now: _C._set_mode(now["mode"]),
+    )
+
     def __init__(self, name: Mode) -> None:
-        self._name = _check(name)
-        self._previous: list[Mode] = []
+        super().__init__({"mode": _check(name)})
 
     def __enter__(self) -> mode:
-        self._previous.append(get_mode())
-        _C._set_mode(self._name)
+        self._enter()
         return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        _C._set_mode(self._previous.pop())
 
 
 def _check(name: Mode) -> Mode:

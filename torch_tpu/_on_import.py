@@ -7,9 +7,9 @@ import importlib.abc
 import importlib.machinery
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from types import ModuleType
-from typing import Any
+from typing import Any, ClassVar
 
 from torch_tpu._replace import become, replace
 
@@ -21,8 +21,13 @@ def on_import(name: str, complete: Callable[[Any], None], within: Within = nullc
     `within` a context."""
     if name in sys.modules:
         _now_or_later(sys.modules[name], complete)
-    else:
-        sys.meta_path.insert(0, _Finder(name, complete, within))
+        return
+    finders = (f for f in sys.meta_path if isinstance(f, _Finder) and f.name == name)
+    finder = next(finders, None)
+    if finder is None:
+        finder = _Finder(name)
+        sys.meta_path.insert(0, finder)
+    finder.add(complete, within)
 
 
 def _now_or_later(module: ModuleType, complete: Callable[[Any], None]) -> None:
@@ -34,42 +39,61 @@ def _now_or_later(module: ModuleType, complete: Callable[[Any], None]) -> None:
         return
 
     plain = type(spec)
+    waiting = vars(plain).get("waiting")
+    if waiting is not None:  # ours already: another waits too
+        waiting.append(complete)
+        return
 
     class Spec(plain):  # type: ignore[misc, valid-type]
+        waiting: ClassVar = [complete]
+
         def __setattr__(self, name: str, value: Any) -> None:
             super().__setattr__(name, value)
             if name == "_initializing" and not value:
                 become(self, plain)
                 if sys.modules.get(module.__name__) is module:  # else its import has failed
-                    complete(module)
+                    _call_all(Spec.waiting, module)
 
     become(spec, Spec)
+
+
+def _call_all(completions: Sequence[Callable[[Any], None]], module: ModuleType) -> None:
+    """In their order; an error of one is raised when the others have run."""
+    with ExitStack() as stack:
+        for complete in reversed(completions):
+            stack.callback(complete, module)
 
 
 class _Finder(importlib.abc.MetaPathFinder):
     """Finds one module as the others would, and completes it after it has run."""
 
-    def __init__(self, name: str, complete: Callable[[Any], None], within: Within) -> None:
-        self._name = name
-        self._complete = complete
-        self._within = within
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._completions: list[Callable[[Any], None]] = []
+        self._within: list[Within] = []
+
+    def add(self, complete: Callable[[Any], None], within: Within) -> None:
+        self._completions.append(complete)
+        self._within.append(within)
 
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        if name != self._name:
+        if name != self.name:
             return None
         spec = importlib.machinery.PathFinder.find_spec(name, path, target)
         if spec is not None and spec.loader is not None:
 
             def make(original: Any) -> Any:
                 def exec_module(module: ModuleType) -> None:
-                    with self._within():
+                    with ExitStack() as stack:
+                        for within in self._within:
+                            stack.enter_context(within())
                         original(module)
                     # Not before: some only ask where the module is (importlib.util.find_spec).
                     if self in sys.meta_path:
                         sys.meta_path.remove(self)
-                        self._complete(module)
+                        _call_all(self._completions, module)
 
                 return exec_module
 

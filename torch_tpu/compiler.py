@@ -3,28 +3,34 @@ memory and on disk: a program is never found under other options than it was com
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Mapping
-from types import TracebackType
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
 from torch_tpu import _C
+from torch_tpu._blocks import Block, Settings
 
 __all__ = ["allow_excess_precision", "custom_compiler_options"]
 
 Option = str | bool | int | float
+_F = TypeVar("_F", bound=Callable[..., Any])
+_OPTIONS = Settings(_C._compiler_options, _C._set_compiler_options)
 
 
-class custom_compiler_options(contextlib.ContextDecorator):  # noqa: N801, a function to its users
+class custom_compiler_options(Block):  # noqa: N801, a function to its users
     """Compiles what is called in a block, or in a function, with further options of XLA's, such as
     `xla_tpu_scoped_vmem_limit_kib`. A block inside another adds to its options.
 
     An option that the plugin does not know is an error of the first program that is compiled. The
-    options belong to the process: other threads compile with them meanwhile.
+    options belong to the process: other threads compile with them meanwhile. Where blocks of
+    threads overlap, the options of all hold; of two values, that of the block entered last.
+    `torch_tpu.aot` compiles in another process, and refuses to where options are set.
 
     >>> import torch, torch_tpu
     >>> with torch_tpu.compiler.custom_compiler_options({"xla_backend_optimization_level": 1}):
     ...     y = torch.ones(4, device="tpu").exp().sum().item()
     """
+
+    settings = _OPTIONS
 
     def __init__(self, options: Mapping[str, Option]) -> None:
         for name, value in options.items():
@@ -33,36 +39,26 @@ class custom_compiler_options(contextlib.ContextDecorator):  # noqa: N801, a fun
                     f"[custom_compiler_options] expected names with a str, bool, int or float, got "
                     f"{name!r}: {value!r}."
                 )
-        self._options = dict(options)
-        self._previous: list[dict[str, Option]] = []
+        super().__init__(options)
 
     def __enter__(self) -> custom_compiler_options:
-        before = _C._compiler_options()
-        _C._set_compiler_options({**before, **self._options})
-        self._previous.append(before)
+        self._enter()
         return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        _C._set_compiler_options(self._previous.pop())
 
 
 _EXCESS = "xla_allow_excess_precision"
 
 
 def _allows_excess_precision() -> bool:
-    """What programs are compiled with now: as set, else by the platform (csrc/pjrt/runtime.cpp)."""
+    """What programs are compiled with now: as set, else by the platform."""
     set_to = _C._compiler_options().get(_EXCESS)
     if set_to is not None:
         return bool(set_to)
+    # The owner of this is Runtime::Runtime (csrc/pjrt/runtime.cpp), which sets it for XLA:CUDA.
     return _C._device_properties(0)["platform_kind"] != "cuda"
 
 
-class allow_excess_precision(contextlib.ContextDecorator):  # noqa: N801, as torch.set_grad_enabled
+class allow_excess_precision(Block):  # noqa: N801, as torch.set_grad_enabled
     """Whether XLA may keep more digits than a dtype has, as where a bfloat16 result is added up
     further: faster, but rounded otherwise than by PyTorch. Like `torch.set_grad_enabled` it holds
     from the call on, or for a block.
@@ -72,29 +68,28 @@ class allow_excess_precision(contextlib.ContextDecorator):  # noqa: N801, as tor
     ...     y = torch.ones(4, device="tpu", dtype=torch.bfloat16).exp().sum()
     """
 
+    settings = _OPTIONS
+    _set_plainly = False  # of the class too: Dynamo makes objects that are never initialized
+
     def __init__(self, allow: bool = True) -> None:
-        self._allow = bool(allow)
-        self._previous = _C._compiler_options()
-        self._set()
+        super().__init__({_EXCESS: bool(allow)})
+        self._enter()
+        self._set_plainly = True  # until it turns out to be for a block or a function
 
-    def _set(self) -> None:
-        _C._set_compiler_options({**_C._compiler_options(), _EXCESS: self._allow})
+    def _undo(self) -> None:
+        if self._set_plainly:
+            self._set_plainly = False
+            self.__exit__(None, None, None)
 
-    def __call__(self, function):  # type: ignore[no-untyped-def]
-        self.__exit__(None, None, None)  # as a decorator it holds within the function alone
+    def __del__(self) -> None:
+        if self._set_plainly:
+            self.settings.keep(self._opened.pop())
+
+    def __call__(self, function: _F) -> _F:
+        self._undo()  # as a decorator it holds within the function alone
         return super().__call__(function)
 
     def __enter__(self) -> allow_excess_precision:
-        self._set()
+        self._undo()
+        self._enter()
         return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        options = {k: v for k, v in _C._compiler_options().items() if k != _EXCESS}
-        if _EXCESS in self._previous:
-            options[_EXCESS] = self._previous[_EXCESS]
-        _C._set_compiler_options(options)

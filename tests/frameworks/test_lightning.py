@@ -150,6 +150,18 @@ def test_an_isolated_part_draws_no_numbers_of_the_rest() -> None:
     assert torch.rand(3, device="tpu").tolist() == expected
 
 
+def test_random_numbers_of_a_process_with_more_devices() -> None:
+    from lightning.fabric.utilities.seed import _collect_rng_states, _set_rng_states
+
+    torch.manual_seed(1)
+    torch.rand(2, device="tpu")
+    states = _collect_rng_states()
+    expected = torch.rand(3, device="tpu").tolist()
+    states["torch.tpu"] += [states["torch.tpu"][0]] * 3
+    _set_rng_states(states)
+    assert torch.rand(3, device="tpu").tolist() == expected
+
+
 def test_full_memory_is_known_as_such() -> None:
     """By which the search for a batch size goes."""
     from lightning.pytorch.utilities.memory import is_oom_error

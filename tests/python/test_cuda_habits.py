@@ -177,6 +177,28 @@ def test_pytorchs_own_viewer_reads_it(history, tmp_path):
     del kept
 
 
+def test_history_takes_another_number():
+    def noted():
+        for i in range(30):
+            (torch.ones(i + 1, device="tpu") * 2).cpu()
+        return len(torch_tpu._C._memory_events())
+
+    record = torch.tpu.memory._record_memory_history
+    record(max_entries=10, clear_history=True)
+    try:
+        assert noted() == 10
+        record(max_entries=10)  # the same one goes on
+        assert len(torch_tpu._C._memory_events()) == 10
+        with pytest.warns(UserWarning, match="of 10 events ends, and one of 20 begins"):
+            record(max_entries=20)
+        assert noted() == 20
+        with pytest.warns(UserWarning, match="of 20 events ends, and one of 1 begins"):
+            record(enabled="state")
+        assert noted() == 1
+    finally:
+        record(enabled=None)
+
+
 def test_history_is_bounded_and_ends():
     torch.tpu.memory._record_memory_history(max_entries=10, clear_history=True)
     try:

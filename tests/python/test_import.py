@@ -96,6 +96,38 @@ def test_a_module_that_imports_us_is_completed_after_it_has_run(run_python, tmp_
     assert out == ("completed 3\n3 ModuleSpec\n" if "value" in end else "failed\n")
 
 
+@pytest.mark.parametrize("early", [True, False])
+def test_a_module_may_be_completed_twice(run_python, tmp_path, early):
+    """By two that have asked while it ran, or before; an error of one is not the other's."""
+    ask = (
+        "from torch_tpu._on_import import on_import\n"
+        "def first(module):\n"
+        "    print('first', module.value)\n"
+        "    raise KeyError('of the first')\n"
+        "on_import('completed', first)\n"
+        "on_import('completed', lambda module: print('second', module.value))\n"
+    )
+    (tmp_path / "completed.py").write_text(f"{ask if early else ''}value = 3\n")
+    (tmp_path / "before.py").write_text("" if early else ask)
+    out = run_python(
+        f"""
+        import sys, torch
+        sys.path.insert(0, {str(tmp_path)!r})
+        import before
+        try:
+            import completed
+        except KeyError as error:
+            print(error)
+        spec = getattr(sys.modules.get("completed"), "__spec__", None)
+        finders = [f for f in sys.meta_path if getattr(f, "name", "") == "completed"]
+        print(type(spec).__name__, finders)
+        """
+    )
+    *said, last = out.splitlines()
+    assert said == ["first 3", "second 3", "'of the first'"]
+    assert last == ("ModuleSpec []" if early else "NoneType []")  # not imported, as it has failed
+
+
 @pytest.mark.slow
 def test_import_costs_little(run_python):
     # CPU time of the process: other tests may be using the machine.

@@ -65,6 +65,44 @@ def test_mode_as_decorator():
     assert torch_tpu.get_mode() == "fused"
 
 
+def test_modes_of_blocks_that_overlap():
+    """As two threads may enter and leave them."""
+    torch_tpu.set_mode("fused")
+    a, b = torch_tpu.mode("strict"), torch_tpu.mode("debug")
+    a.__enter__()
+    b.__enter__()
+    a.__exit__(None, None, None)
+    assert torch_tpu.get_mode() == "debug"
+    b.__exit__(None, None, None)
+    assert torch_tpu.get_mode() == "fused"
+
+
+def test_a_mode_that_is_set_within_a_block_ends_with_it():
+    torch_tpu.set_mode("fused")
+    with torch_tpu.mode("strict"):
+        torch_tpu.set_mode("debug")
+        with torch_tpu.mode("strict"):
+            pass
+        assert torch_tpu.get_mode() == "debug"
+    assert torch_tpu.get_mode() == "fused"
+
+
+def test_the_mode_is_put_back_where_a_pending_call_fails():
+    torch_tpu.set_mode("strict")
+    x = torch.ones(3, device="tpu")
+    block = torch_tpu.mode("fused")
+    block.__enter__()
+    torch_tpu._C._set_compiler_options({"xla_no_such_option": True})
+    try:
+        y = x * 2.5 + 1
+        with pytest.raises(RuntimeError, match="xla_no_such_option"):
+            block.__exit__(None, None, None)
+        assert torch_tpu.get_mode() == "strict"
+        del y
+    finally:
+        torch_tpu._C._set_compiler_options({})
+
+
 def test_mode_belongs_to_the_process():
     seen = []
     with torch_tpu.mode("debug"):

@@ -134,6 +134,16 @@ def test_precision_is_part_of_keys(fresh_counts):
         torch.tpu.precision("exact")
 
 
+def test_precision_of_blocks_that_overlap():
+    a, b = torch.tpu.precision("high"), torch.tpu.precision("default")
+    a.__enter__()
+    b.__enter__()
+    a.__exit__(None, None, None)
+    assert torch.get_float32_matmul_precision() == "medium"
+    b.__exit__(None, None, None)
+    assert torch.get_float32_matmul_precision() == "highest"
+
+
 def test_precision_of_compiled_functions():
     f = torch.compile(lambda x: x @ x)
     x = torch.randn(8, 8, device="tpu")

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from torch_tpu._frameworks import rng
 from torch_tpu._replace import holders, replace, temporarily
 
 KNOWN = "2.6"
@@ -308,7 +309,7 @@ def _make_set_random_state(original: Any) -> Any:
     def set_rng_states(rng_state_dict: dict[str, Any]) -> None:
         original(rng_state_dict)
         if _RNG_KEY in rng_state_dict:
-            torch.get_device_module("tpu").set_rng_state_all(rng_state_dict[_RNG_KEY])
+            rng.restore(rng_state_dict[_RNG_KEY])
 
     return set_rng_states
 

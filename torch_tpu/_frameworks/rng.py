@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import warnings
+from collections.abc import Sequence
 
 import torch
 
@@ -30,7 +31,11 @@ def load_beside(path: str) -> None:
             stacklevel=3,
         )
         return
+    restore(torch.load(found, weights_only=True))
+
+
+def restore(states: Sequence[torch.Tensor]) -> None:
+    """Of a checkpoint that a process with more devices may have made: those that are here take up
+    theirs."""
     tpu = torch.get_device_module("tpu")
-    states = torch.load(found, weights_only=True)
-    for device, state in enumerate(states[: tpu.device_count()]):
-        tpu.set_rng_state(state, device)
+    tpu.set_rng_state_all(states[: tpu.device_count()])

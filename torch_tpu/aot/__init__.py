@@ -25,6 +25,7 @@ from torch_tpu.aot.compiler import (
     DoesNotFitError,
     compile_text,
     require_libtpu,
+    require_no_options,
 )
 from torch_tpu.aot.exported import from_export
 from torch_tpu.aot.pack import write_pack
@@ -75,10 +76,11 @@ def compile(
     are modules and optimizers that a function uses; by default those it refers to. `mxu=False`
     leaves out how well the matrix units are used, and compiles large programs twice as fast.
 
-    A program that does not fit is no error: the report says so. Bad input, and a compiler that
-    refuses or dies, raise `AotError`.
+    A program that does not fit is no error: the report says so. Bad input, options that a block of
+    `torch_tpu.compiler` has set, and a compiler that refuses or dies, raise `AotError`.
     """
     where = parse_topology(topology)
+    require_no_options()
     require_libtpu_or_site()
     started = time.perf_counter()
     made = trace(

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from torch_tpu import _C
 from torch_tpu.aot.process import Child
 from torch_tpu.aot.topologies import AotError, Topology
 
@@ -72,6 +73,19 @@ def require_libtpu(folders: list[str] | None = None) -> None:
     )
 
 
+def require_no_options() -> None:
+    """`AotError` where options of this process are set: the compiler's process would not know of
+    them, and the figures be those of another program."""
+    options = _C._compiler_options()
+    if options:
+        given = ", ".join(f"{name}={value!r}" for name, value in options.items())
+        raise AotError(
+            f"programs are not compiled ahead of time with the options of this process ({given}). "
+            "Leave custom_compiler_options and allow_excess_precision before, and give options to "
+            "the TPU compiler by the environment: LIBTPU_INIT_ARGS='--name=value', or XLA_FLAGS."
+        )
+
+
 def environment(dump: Path | None, profile: bool = True) -> dict[str, str]:
     """Of the child: no metadata server, no lock file, no devices; dumps into a folder, if there is
     one. The profile of slots among them takes the compiler longer than all the rest of a large
@@ -116,6 +130,7 @@ def compile_text(
     With `serialize` it is compiled once more, without dumps: an executable keeps the flags it was
     compiled with, and a pack is found only by a process that has the same.
     """
+    require_no_options()
     sites = [s for s in os.environ.get("TORCH_TPU_TEST_SITE_PACKAGES", "").split(":") if s]
     if plugin == "tpu":
         require_libtpu(sites)

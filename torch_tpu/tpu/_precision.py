@@ -3,11 +3,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import enum
-from types import TracebackType
 
 import torch
+
+from torch_tpu._blocks import Block, Settings
 
 
 class Precision(enum.Enum):
@@ -32,7 +32,7 @@ class Precision(enum.Enum):
         return "medium" if self is Precision.DEFAULT else self.value
 
 
-class precision(contextlib.ContextDecorator):  # noqa: N801, a function to its users
+class precision(Block):  # noqa: N801, a function to its users
     """Runs a block, or a function, with another precision of float32 products. As PyTorch's, the
     setting belongs to the process.
 
@@ -40,6 +40,11 @@ class precision(contextlib.ContextDecorator):  # noqa: N801, a function to its u
     >>> with torch.tpu.precision(torch.tpu.Precision.DEFAULT):
     ...     y = torch.ones(8, 8, device="tpu") @ torch.ones(8, 8, device="tpu")
     """
+
+    settings = Settings(
+        lambda: {"float32": torch.get_float32_matmul_precision()},
+        lambda now: torch.set_float32_matmul_precision(now["float32"]),
+    )
 
     def __init__(self, precision: Precision | str) -> None:
         try:
@@ -49,18 +54,9 @@ class precision(contextlib.ContextDecorator):  # noqa: N801, a function to its u
             raise ValueError(
                 f"[precision] expected a torch.tpu.Precision or one of {names}, got {precision!r}."
             ) from error
+        super().__init__({"float32": chosen.float32_matmul_precision})
         self._precision = chosen
-        self._previous: list[str] = []
 
     def __enter__(self) -> Precision:
-        self._previous.append(torch.get_float32_matmul_precision())
-        torch.set_float32_matmul_precision(self._precision.float32_matmul_precision)
+        self._enter()
         return self._precision
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        torch.set_float32_matmul_precision(self._previous.pop())

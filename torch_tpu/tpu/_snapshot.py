@@ -6,12 +6,15 @@ from __future__ import annotations
 
 import pickle
 import re
+import warnings
 from typing import Any
 
 from torch_tpu import _C
 
 # How the native module puts a line: "file.py:12 in train: loss = f(x)".
 _LINE = re.compile(r"(?P<file>.*?):(?P<line>\d+)(?: in (?P<name>[^:]*))?(?:: .*)?", re.S)
+
+_kept = 0  # so many events, while there is a history
 
 
 def record_memory_history(
@@ -27,6 +30,7 @@ def record_memory_history(
 
     The arguments are torch.cuda's. The newest `max_entries` events are kept, of all devices;
     `enabled="state"` keeps only what is alive. Of a stack the innermost line of the user's is kept.
+    Another number than that of a history which is on begins a new one, and warns of it.
 
     >>> import torch
     >>> torch.tpu.memory._record_memory_history()
@@ -45,10 +49,19 @@ def record_memory_history(
         raise ValueError(
             f"[_record_memory_history] max_entries must be positive, got {max_entries}"
         )
-    if enabled is None:
-        _C._memory_history_start(0)
-    elif clear_history or not _C._memory_history_on():
-        _C._memory_history_start(1 if enabled == "state" else max_entries)
+    global _kept
+    wanted = {None: 0, "state": 1, "all": max_entries}[enabled]
+    on = _C._memory_history_on()
+    if wanted and on and wanted == _kept and not clear_history:
+        return
+    if wanted and on and wanted != _kept and not clear_history:
+        warnings.warn(
+            f"[_record_memory_history] the history of {_kept} events ends, and one of {wanted} "
+            "begins. Say so by clear_history=True, or save the first by _dump_snapshot.",
+            stacklevel=2,
+        )
+    _C._memory_history_start(wanted)
+    _kept = wanted
 
 
 def snapshot(device: Any = None, augment_with_fx_traces: bool = False) -> dict[str, Any]:
