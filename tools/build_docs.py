@@ -35,8 +35,9 @@ SECTIONS: dict[str, tuple[str, ...]] = {
     "Tutorials": (),  # all of examples/tutorials
     "Use": (
         *("modes", "fused", "compile", "dynamic_shapes", "control_flow", "distributed"),
-        *("kernels", "aot", "lint", "export", "caches", "interop"),
+        *("huggingface", "kernels", "aot", "lint", "export", "caches", "interop"),
     ),
+    "Frameworks": ("lightning", "torchtitan", "restarts"),
     "Look": ("cli", "compare", "explain", "profiler", "benchmarks"),
     "Reference": ("operators", "environment"),
     "Inside": ("architecture", "add_an_op", "CONTRIBUTING"),

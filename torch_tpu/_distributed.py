@@ -6,16 +6,18 @@ from __future__ import annotations
 import atexit
 import inspect
 import json
+import os
 import uuid
 import warnings
 from datetime import timedelta
+from importlib import import_module
 from typing import Any
 
 import torch
 
 from torch_tpu import _C, _dtensor, _replace
 
-_BACKENDS = "cpu:gloo,tpu:tpu"
+BACKENDS = "cpu:gloo,tpu:tpu"  # what no name means
 _stops_at_exit = False
 
 
@@ -30,8 +32,10 @@ def install() -> None:
     for name in ("tpu", "tpu_dist"):
         dist.Backend.register_backend(name, _create, extended_api=True, devices=["tpu"])
     _choose_backend_by_itself()
+    _fresh_keys_after_a_restart()
     _barriers_by_our_backend()
     _mesh_of_single_devices()
+    _replicas_of_single_devices()
     _dtensor.install()
 
 
@@ -107,19 +111,48 @@ def _choose_backend_by_itself() -> None:
             backend = given.get("backend")
             accelerator = torch._C._get_accelerator().type
             if backend == c10d.Backend.UNDEFINED and accelerator == "tpu":
-                backend = c10d.Backend(_BACKENDS)
+                backend = c10d.Backend(BACKENDS)
                 if len(args) > place:
                     args = (*args[:place], backend, *args[place + 1 :])
                 else:
                     kwargs = {**kwargs, "backend": backend}
             group, store = original(*args, **kwargs)
-            if isinstance(group, ProcessGroup) and ":tpu" in str(backend):
+            if not isinstance(group, ProcessGroup) or "tpu" not in str(backend):
+                return group, store
+            if ":tpu" in str(backend):
                 group._set_default_backend(ProcessGroup.BackendType.CUSTOM)
+            # A bound device (`device_id=`) tells DeviceMesh that subgroups can be split off, as
+            # NCCL's can. Ours are made anew.
+            group.bound_device_id = None
             return group, store
 
         return helper
 
     _replace.replace(c10d, "_new_process_group_helper", make)
+
+
+def _fresh_keys_after_a_restart() -> None:
+    """torchrun's restarted ranks get the store of those before (`--max-restarts`), whose addresses
+    are still in it: ranks that read them wait for dead processes, with Gloo too. So each start has
+    keys of its own. Not where several machines are: they count restarts each for itself, and need
+    TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1."""
+    from torch.distributed import distributed_c10d as c10d
+
+    rendezvous: Any = import_module("torch.distributed.rendezvous")  # as an attribute: a function
+
+    def make(original: Any) -> Any:
+        def create_c10d_store(*args: Any, **kwargs: Any) -> Any:
+            store = original(*args, **kwargs)
+            start = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+            alone = os.environ.get("GROUP_WORLD_SIZE") == "1"
+            if start == "0" or not alone or not rendezvous._torchelastic_use_agent_store():
+                return store
+            return c10d.PrefixStore(f"start{start}", store)
+
+        return create_c10d_store
+
+    if hasattr(rendezvous, "_create_c10d_store"):
+        _replace.replace(rendezvous, "_create_c10d_store", make)
 
 
 def _mesh_of_single_devices() -> None:
@@ -141,6 +174,29 @@ def _mesh_of_single_devices() -> None:
         return setup
 
     _replace.replace(mesh, "_setup_world_group_and_device", make)
+
+
+def _replicas_of_single_devices() -> None:
+    """`DistributedDataParallel(model.to("tpu"), device_ids=[LOCAL_RANK])`, as everybody writes it:
+    the model is on the process's device, tpu:0, and that number is the rank's."""
+    from torch.nn.parallel import DistributedDataParallel
+
+    home = torch.device("tpu", 0)
+
+    def make(original: Any) -> Any:
+        def init(self: Any, *args: Any, **kwargs: Any) -> None:
+            call: tuple[Any, ...] = (self, *args)
+            given = _replace.arguments(original, call, kwargs)
+            ids = given.get("device_ids")
+            if ids and ids[0] != 0 and len(ids) == 1:
+                devices = {parameter.device for parameter in given["module"].parameters()}
+                for name in ("device_ids", "output_device") if devices == {home} else ():
+                    call, kwargs = _replace.with_argument(original, call, kwargs, name, None)
+            original(*call, **kwargs)
+
+        return init
+
+    _replace.replace(DistributedDataParallel, "__init__", make)
 
 
 def _has_tpu(group: Any) -> bool:

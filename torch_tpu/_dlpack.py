@@ -1,5 +1,6 @@
-"""DLPack: what is exported is a copy in host memory, and says so. Values never change and several
-tensors may share one, so nobody outside may have its memory to write."""
+"""DLPack: what others take is a copy in host memory, and says so. Values never change and several
+tensors may share one, so nobody outside may have its memory to write. PyTorch itself takes a tensor
+of the device as it is: it stays there, and the two share their memory."""
 
 from __future__ import annotations
 
@@ -16,6 +17,7 @@ from torch_tpu._replace import replace
 _to_dlpack_device = torch.Tensor.__dlpack_device__
 _to_dlpack = torch.Tensor.__dlpack__
 _to_capsule = torch._C._to_dlpack
+_from_dlpack = torch.utils.dlpack.from_dlpack
 _IS_COPIED = 2
 _FLAGS_OFFSET = 24  # in DLManagedTensorVersioned: after the version and two pointers
 
@@ -25,6 +27,7 @@ def install() -> None:
     replace(torch.Tensor, "__dlpack__", lambda _: tensor_dlpack)
     replace(torch.Tensor, "__dlpack_device__", lambda _: tensor_dlpack_device)
     replace(torch.utils.dlpack, "to_dlpack", lambda _: to_dlpack, torch)
+    replace(torch.utils.dlpack, "from_dlpack", lambda _: from_dlpack, torch)
 
 
 def tensor_dlpack_device(self: torch.Tensor) -> tuple[Any, int]:
@@ -48,16 +51,14 @@ def tensor_dlpack(
         return _to_dlpack(
             self, stream=stream, max_version=max_version, dl_device=dl_device, copy=copy
         )
-    if self.requires_grad:
-        raise BufferError("Can't export tensors that require gradient, use tensor.detach()")
-    if self.is_conj():
-        raise BufferError("Can't export tensors with the conjugate bit set")
-    if self.layout != torch.strided:
-        raise BufferError("Can't export tensors with layout other than torch.strided")
+    _check_exportable(self)
     if stream is not None and type(stream) is not int:
         raise TypeError("stream must be ``int`` or ``none``")
     if dl_device is not None and dl_device[0] != torch.utils.dlpack.DLDeviceType.kDLCPU:
-        raise BufferError(f"Can't export a tpu tensor to the DLPack device {tuple(dl_device)}")
+        raise BufferError(
+            f"Unsupported device_type: {int(dl_device[0])}. A tpu tensor is exported to the host "
+            f"({int(torch.utils.dlpack.DLDeviceType.kDLCPU)}) alone."
+        )
     if copy is False:
         raise BufferError(
             f"Can't export a tensor on {self.device} without a copy: other tensors may share its "
@@ -76,6 +77,33 @@ def to_dlpack(*args: Any, **kwargs: Any) -> Any:
     if len(args) == 1 and isinstance(args[0], torch.Tensor) and args[0].device.type == "tpu":
         return args[0].__dlpack__()
     return _to_capsule(*args, **kwargs)
+
+
+@functools.wraps(_from_dlpack)
+def from_dlpack(ext_tensor: Any, *, device: Any = None, copy: bool | None = None) -> torch.Tensor:
+    ours = isinstance(ext_tensor, torch.Tensor) and ext_tensor.device.type == "tpu"
+    to_ours = device is None or torch.device(device).type == "tpu"
+    if not ours or not to_ours or has_torch_function_unary(ext_tensor):
+        return _from_dlpack(ext_tensor, device=device, copy=copy)
+    _check_exportable(ext_tensor)
+    there = ext_tensor.detach().to(ext_tensor.device if device is None else device)
+    moved = there.device != ext_tensor.device
+    if moved and copy is False:
+        raise ValueError(
+            f"cannot move DLPack tensor from device {ext_tensor.device} to {there.device} "
+            "without copying. Set copy=None or copy=True."
+        )
+    return there.clone() if copy and not moved else there
+
+
+def _check_exportable(tensor: torch.Tensor) -> None:
+    """As PyTorch does for its own devices."""
+    if tensor.requires_grad:
+        raise BufferError("Can't export tensors that require gradient, use tensor.detach()")
+    if tensor.is_conj():
+        raise BufferError("Can't export tensors with the conjugate bit set")
+    if tensor.layout != torch.strided:
+        raise BufferError("Can't export tensors with layout other than torch.strided")
 
 
 @functools.cache

@@ -9,7 +9,14 @@ from typing import Any
 
 import torch
 
-from torch_tpu import _dlpack, _nested, _safetensors_package, _serialization
+from torch_tpu import (
+    _dlpack,
+    _fake_kernels,
+    _flex,
+    _nested,
+    _safetensors_package,
+    _serialization,
+)
 from torch_tpu._replace import replace
 
 
@@ -23,6 +30,8 @@ def install() -> None:
     _serialization.install()
     _safetensors_package.install()
     _nested.install()
+    _flex.install()
+    _fake_kernels.install()
 
 
 def _autocast_to_bfloat16() -> None:

@@ -28,7 +28,7 @@ def register() -> None:
     native = _load_native()
     native._set_search_dirs(_search_dirs())
     _name_device()
-    from torch_tpu import _distributed, _exit, _explain, _interop
+    from torch_tpu import _distributed, _exit, _explain, _frameworks, _interop
     from torch_tpu._compile import hook
 
     _interop.install()
@@ -36,6 +36,7 @@ def register() -> None:
     _exit.install()
     hook.install()
     _distributed.install()
+    _frameworks.install()
     _done = True
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -53,19 +54,31 @@ def made() -> tuple[Replacement, ...]:
 
 def replace(owner: Any, name: str, make: Callable[[Any], Any], *aliases: Any) -> None:
     """Puts `make(original)` in the place of `owner.name`, and of the same name in `aliases`: other
-    modules that have the same function. Name, documentation and signature remain the original's."""
+    modules that have the same function. Name, documentation and signature remain the original's.
+    Of a property, it is the getter."""
     if any(one.owner is owner and one.name == name for one in _made):
         return  # a second attempt to register, after one that failed
-    original = getattr(owner, name)
+    found = getattr(owner, name)
+    original: Any = found.fget if isinstance(found, property) else found
     replacement = make(original)
     if not isinstance(replacement, type):  # a class has its own name and documentation
         replacement = functools.wraps(original)(replacement)
-    static = isinstance(inspect.getattr_static(owner, name, None), staticmethod)
+    put: Any = replacement
+    if isinstance(found, property):
+        put = found.getter(replacement)
+    elif isinstance(inspect.getattr_static(owner, name, None), staticmethod):
+        put = staticmethod(replacement)
     for place in (owner, *aliases):
-        if place is not owner and getattr(place, name, None) is not original:
+        if place is not owner and getattr(place, name, None) is not found:
             continue  # somebody else has replaced it there
-        setattr(place, name, staticmethod(replacement) if static else replacement)
+        setattr(place, name, put)
         _made.append(Replacement(place, name, original, replacement))
+
+
+def holders(name: str, value: Any) -> list[Any]:
+    """The modules of this process that have this object under this name: `from x import name`."""
+    modules = list(sys.modules.values())
+    return [module for module in modules if getattr(module, "__dict__", {}).get(name) is value]
 
 
 def add(owner: Any, name: str, value: Any) -> None:
@@ -73,6 +86,11 @@ def add(owner: Any, name: str, value: Any) -> None:
     if hasattr(owner, name):
         raise AssertionError(f"{owner} has an attribute {name!r}: replace it")
     setattr(owner, name, value)
+
+
+def become(owner: Any, kind: type) -> None:
+    """Makes another library's object one of a class that is derived from its own, or back."""
+    owner.__class__ = kind
 
 
 @contextlib.contextmanager
@@ -95,6 +113,16 @@ def arguments(original: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> d
         return {}
     bound.apply_defaults()
     return bound.arguments
+
+
+def with_argument(
+    original: Any, args: tuple[Any, ...], kwargs: dict[str, Any], name: str, value: Any
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """A call's arguments with another value for one of them, by place if it was given by place."""
+    place = list(_signature(original).parameters).index(name)
+    if place < len(args):
+        return (*args[:place], value, *args[place + 1 :]), kwargs
+    return args, {**kwargs, name: value}
 
 
 def _passes_all_on(own: list[inspect.Parameter]) -> str:

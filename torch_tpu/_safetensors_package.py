@@ -7,13 +7,12 @@ from __future__ import annotations
 import contextlib
 import inspect
 import re
-import sys
 from typing import Any
 
 import torch
 
 from torch_tpu._on_import import on_import
-from torch_tpu._replace import replace
+from torch_tpu._replace import holders, replace
 
 _DEVICE = re.compile(r"tpu(:\d+)?")
 _FRAMEWORKS = ("pt", "torch", "pytorch")
@@ -28,10 +27,8 @@ def _complete(package: Any) -> None:
     original = getattr(package, "safe_open", None)
     if original is None:  # it is just being imported, or became something else
         return
-    opener = _opener(original)
-    for module in list(sys.modules.values()):  # others may have the name already
-        if getattr(module, "__dict__", {}).get("safe_open") is original:
-            replace(module, "safe_open", lambda _: opener)
+    others = holders("safe_open", original)  # who has the name already
+    replace(package, "safe_open", _opener, *others)
 
 
 def _opener(original: Any) -> Any:
@@ -62,6 +59,8 @@ def _opener(original: Any) -> Any:
 def _is_ours(device: Any) -> bool:
     if isinstance(device, torch.device):
         return device.type == "tpu"
+    if isinstance(device, int):  # of the accelerator, as in torch.device(0)
+        return torch._C._get_accelerator().type == "tpu"
     return isinstance(device, str) and _DEVICE.fullmatch(device) is not None
 
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cstdlib>
+#include <cstring>
 #include <limits>
 #include <stdexcept>
 #include <string_view>
@@ -123,7 +124,8 @@ const std::vector<EnvVar>& env_table() {
       {"TORCH_TPU_MODE", "choice", "debug, strict or fused", "fused",
        "How eager ops run: each op checked, each op on its own, or fused into larger programs."},
       {"TORCH_TPU_CPU_DEVICES", "int", "an integer from 1 to 64", "1",
-       "Number of XLA:CPU devices in the process (tpu:0, tpu:1, ...)."},
+       "Number of XLA:CPU devices in the process (tpu:0, tpu:1, ...). Unless set, a process that "
+       "torchrun started has one for each of the machine's processes (LOCAL_WORLD_SIZE)."},
       {"TORCH_TPU_PLUGIN_LOG", "choice", "off, on, info, warning or error", "off",
        "Lets the plugin's own log reach the terminal, from the given level up (on means info)."},
       {"TORCH_TPU_FALLBACK", "choice", "warn, error or silent", "warn",
@@ -194,7 +196,18 @@ Mode parse_mode(const std::string& value, const char* what) {
 
 Mode env_mode() { return parse_mode(value_of(kMode), row(kMode).name); }
 
-int env_cpu_devices() { return static_cast<int>(int_between(kCpuDevices, 1, kMaxCpuDevices)); }
+int env_cpu_devices() {
+  const char* given = std::getenv(row(kCpuDevices).name);
+  const char* launched = std::getenv("LOCAL_WORLD_SIZE");
+  if ((given == nullptr || *given == '\0') && launched != nullptr) {
+    // Scripts for torchrun take the device of their LOCAL_RANK: so there is one. Not a variable of
+    // ours: what is no number is left to whoever reads it.
+    int processes = 1;
+    std::from_chars(launched, launched + std::strlen(launched), processes);
+    return std::clamp(processes, 1, kMaxCpuDevices);
+  }
+  return static_cast<int>(int_between(kCpuDevices, 1, kMaxCpuDevices));
+}
 
 int env_plugin_log_level() {
   const std::string value = value_of(kPluginLog);

@@ -130,7 +130,8 @@ inline Cell* cell_of(const c10::TensorImpl& tensor) {
 }
 
 // A DataPtr that owns a new cell. Its address is a number of its own, unique per allocation and
-// never mapped: PyTorch compares addresses to find aliases, but nobody may read through one.
+// never mapped: PyTorch compares addresses to find aliases, but nobody may read through one. Later
+// ones are larger.
 void* take_address(size_t nbytes);
 void delete_cell(void* cell);  // the deleter of such a DataPtr
 c10::DataPtr make_cell_ptr(int device, size_t nbytes, trace::ValuePtr value = {});

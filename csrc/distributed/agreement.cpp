@@ -73,10 +73,15 @@ std::string compare_with_others(c10d::Store& store, const GroupInfo& info, Colle
     return difference(info, call.message, call.seq, decode(mine), theirs);
   }
   if (call.message) return "";  // the other end may come much later
-  const std::string count = key + "/n";
-  int64_t here = store.add(count, 1);
+  // The last to come says so: others ask only whether that is there. A count would be written with
+  // each look at it, and a FileStore keeps all that was ever written.
+  const std::string complete = key + "/all";
+  if (store.add(key + "/n", 1) == info.size) {
+    store.set(complete, "1");
+    return "";
+  }
   const auto until = call.issued + call.timeout;
-  for (auto pause = 20us; here < info.size; here = store.add(count, 0)) {
+  for (auto pause = 20us; !store.check({complete});) {
     if (given_up() || std::chrono::steady_clock::now() > until) return "";
     std::this_thread::sleep_for(pause);
     pause = std::min<std::chrono::microseconds>(pause * 2, 5ms);

@@ -324,10 +324,8 @@ Values lower_glu_backward_jvp(Call& c) {
 void add_activation(Entries& t) {
   const std::pair<std::string_view, Lowering> entries[] = {
       {"relu", lower_relu},
-      {"threshold", lower_threshold},
       {"threshold_backward", lower_threshold_backward},
       {"leaky_relu", lower_leaky_relu},
-      {"leaky_relu_backward", lower_leaky_relu_backward},
       {"_prelu_kernel", lower_prelu},
       {"_prelu_kernel_backward", lower_prelu_backward},
       {"hardtanh", lower_hardtanh},
@@ -360,7 +358,11 @@ void add_activation(Entries& t) {
   for (const auto& [name, lower] : entries) {
     t.push_back({.name = name, .lower = lower});
   }
+  // A repeated element may be written twice: the second time changes nothing.
+  t.push_back({.name = "threshold", .lower = lower_threshold, .constant = true});
   t.push_back({.name = "elu_backward", .lower = lower_elu_backward, .checks_numbers = true});
+  t.push_back(
+      {.name = "leaky_relu_backward", .lower = lower_leaky_relu_backward, .checks_numbers = true});
   // Forward-mode derivatives have no Meta kernels.
   t.push_back({.name = "glu_jvp", .lower = lower_glu_jvp, .no_meta = true});
   t.push_back({.name = "glu_backward_jvp", .lower = lower_glu_backward_jvp, .no_meta = true});

@@ -1,5 +1,7 @@
 // Elementwise ops that compare, select or work on bits: comparisons, predicates, logical and
 // bitwise ops, maximum/minimum, clamp, where, masked_fill, isclose.
+#include <stdexcept>
+
 #include "csrc/ops/elementwise.h"
 #include "csrc/ops/table.h"
 
@@ -62,6 +64,7 @@ Values clamp(Call& c, const Value& low, const Value& high, DType t) {
 
 Values lower_clamp(Call& c) {
   const DType t = c.common_dtype({"self", "min", "max"});
+  if (t == DType::kBool) throw std::invalid_argument("[clamp] expected numbers, got bools");
   return clamp(c, c.has("min") ? c.scalar("min", t) : Value(),
                c.has("max") ? c.scalar("max", t) : Value(), t);
 }

@@ -354,8 +354,7 @@ Values lower_convolution_backward_overrideable(Call& c) {
 void add_conv(Entries& t) {
   t.push_back({.name = "convolution_overrideable", .lower = lower_convolution_overrideable});
   t.push_back({.name = "convolution_backward_overrideable",
-               .lower = lower_convolution_backward_overrideable,
-               .no_meta = true});
+               .lower = lower_convolution_backward_overrideable});
 }
 
 }  // namespace torch_tpu::ops

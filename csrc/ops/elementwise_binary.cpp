@@ -1,5 +1,7 @@
 // Elementwise arithmetic of two and three operands: add ... pow, addcmul, lerp, and the special
 // functions of two variables. Comparisons, bitwise ops, maximum and clamp are in compare.cpp.
+#include <stdexcept>
+
 #include "csrc/ops/elementwise.h"
 #include "csrc/ops/special.h"
 #include "csrc/ops/table.h"
@@ -45,6 +47,7 @@ Values lower_exact_binary(Call& c) {
 void check_divisor(Call& c) {
   const DType t = promoted(c);
   if (is_float(t) || is_complex(t) || c.is_number(second_name(c))) return;
+  if (c.out().numel() == 0) return;
   const Value by = cast(c.tensor(second_name(c)), t);
   const Value zero = c.b.eq(by, zeros_like(by));
   c.check_range(c.b.convert(zero, DType::kS64), 0, 1, "ZeroDivisionError");
@@ -140,6 +143,14 @@ Values lower_pow_scalar(Call& c) {
   return {math::pow(c.b.broadcast_to(c.scalar("self", t), exponent.dims()), exponent)};
 }
 
+// A number for every element. CPU refuses a complex one where it computes in real numbers.
+Value number(Call& c, std::string_view name, DType t, const Dims& dims) {
+  if (!is_complex(t) && !c.known(name) && is_complex(c.kind_of_scalar(name))) {
+    throw std::invalid_argument("[elementwise] expected a real " + std::string(name));
+  }
+  return c.b.broadcast_to(c.scalar(name, t), dims);
+}
+
 using Ternary = Value (*)(const Value&, const Value&, const Value&, const Value&);
 
 template <Ternary f>
@@ -148,7 +159,7 @@ Values lower_addc(Call& c) {
   const DType t = opmath(c.common_dtype({"self", "tensor1", "tensor2"}));
   Value value;
   if (c.known("value") != 1) {
-    value = c.b.broadcast_to(c.scalar("value", t), dims);
+    value = number(c, "value", t, dims);
   }
   return {f(operand(c.tensor("self"), t, dims), operand(c.tensor("tensor1"), t, dims),
             operand(c.tensor("tensor2"), t, dims), value)};
@@ -165,7 +176,7 @@ Values lower_lerp_scalar(Call& c) {
   const Dims& dims = c.out().dims;
   const DType t = opmath(c.common_dtype({"self", "end"}));
   return {math::lerp(operand(c.tensor("self"), t, dims), operand(c.tensor("end"), t, dims),
-                     c.b.broadcast_to(c.scalar("weight", t), dims))};
+                     number(c, "weight", t, dims))};
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 // their composite kernels each copy shares its source's value, or crosses devices.
 #include <cmath>
 #include <map>
+#include <stdexcept>
 
 #include "csrc/ops/elementwise.h"
 #include "csrc/ops/special.h"
@@ -70,17 +71,21 @@ class Others {
     if (values.empty()) {
       values = fetch(t);
     }
-    const bool one_for_all = kind_ == Other::kScalar || kind_ == Other::kTensor;
-    const size_t at = one_for_all ? 0 : i;
-    check_castable(kind_of(at), t);  // in place, the result must fit
-    return operand(values.at(at), t, dims);
+    check_castable(kind_of(i), t);  // in place, the result must fit
+    return operand(values.at(index(i)), t, dims);
   }
 
- private:
+  // The dtype of element i's; of a number, the widest of its kind.
   DType kind_of(size_t i) const {
     if (kind_ == Other::kTensor) return c_.dtype(name_);
     if (kind_ == Other::kList) return c_.tensors(name_).at(i).dtype();
-    return c_.kind_of_scalar(name_, i);
+    return c_.kind_of_scalar(name_, index(i));
+  }
+
+ private:
+  // Where element i's is: a number or a tensor is for the whole list.
+  size_t index(size_t i) const {
+    return kind_ == Other::kScalar || kind_ == Other::kTensor ? 0 : i;
   }
 
   Values fetch(DType t) {
@@ -103,6 +108,30 @@ class Others {
   std::map<DType, Values> by_dtype_;
 };
 
+// As CPU: no bools are subtracted.
+void check_subtraction(DType a, DType b) {
+  if (a == DType::kBool || b == DType::kBool) {
+    throw std::invalid_argument("[_foreach_sub] expected numbers, got bools");
+  }
+}
+
+// As CPU: bools have a maximum among themselves, but not with a number.
+template <Other kind>
+void check_clamp(DType out) {
+  if (out == DType::kBool && (kind == Other::kScalar || kind == Other::kScalarList)) {
+    throw std::invalid_argument("[_foreach_clamp] expected numbers, got bools");
+  }
+}
+
+// As CPU: alpha is of a kind that the results can hold, and a bool only for bools.
+void check_alpha(DType alpha, DType out) {
+  const bool whole = !is_float(out) && !is_complex(out);
+  if ((alpha == DType::kBool && out != alpha) || (is_complex(alpha) && !is_complex(out)) ||
+      (is_float(alpha) && whole)) {
+    throw std::invalid_argument("[_foreach] expected an alpha that fits the results");
+  }
+}
+
 template <math::Binary f, Other kind>
 Values lower_foreach_binary(Call& c) {
   const Values self = c.tensors("self");
@@ -112,6 +141,8 @@ Values lower_foreach_binary(Call& c) {
     const Type& out = c.out(i);
     const DType t = opmath(out.dtype);
     if (f == math::div) check_castable(DType::kF32, out.dtype);
+    if (f == math::sub) check_subtraction(self[i].dtype(), others.kind_of(i));
+    if (f == math::maximum || f == math::minimum) check_clamp<kind>(out.dtype);
     results.push_back(f(operand(self[i], t, out.dims), others.at(i, t, out.dims)));
   }
   return results;
@@ -125,6 +156,8 @@ Values lower_foreach_alpha(Call& c) {
   for (size_t i = 0; i < self.size(); ++i) {
     const Type& out = c.out(i);
     const DType t = opmath(out.dtype);
+    if (f == math::sub) check_subtraction(self[i].dtype(), others.kind_of(i));
+    check_alpha(c.kind_of_scalar("alpha"), out.dtype);
     Value b = others.at(i, t, out.dims);
     if (c.known("alpha") != 1) {
       b = math::mul(b, c.b.broadcast_to(c.scalar("alpha", t), out.dims));

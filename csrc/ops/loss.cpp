@@ -1,5 +1,7 @@
 // Losses and their backwards. Those over class indices (nll, margin) come first, elementwise ones
 // after. Cross entropy, l1 and kl_div are ATen's own compositions of these and other families.
+#include <stdexcept>
+
 #include "csrc/ops/helpers.h"
 #include "csrc/ops/index.h"
 #include "csrc/ops/table.h"
@@ -48,6 +50,9 @@ Nll nll(Call& c) {
   const Value given = c.tensor("target");
   if (given.dtype() != DType::kS64 && given.dtype() != DType::kU8) {
     throw std::invalid_argument("[nll_loss] expected a target of int64 or uint8");
+  }
+  if (c.has("weight") && c.dtype("weight") != c.dtype("self")) {
+    throw std::invalid_argument("[nll_loss] expected weights of the input's dtype");
   }
   const bool batched = self.rank() > 1;
   const int64_t n = batched ? self.dim(0) : 1;

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <stdexcept>
 #include <string>
 #include <utility>
 
@@ -196,6 +197,7 @@ std::vector<PoolDim> adaptive_dims(const Dims& in, const Dims& out, int64_t n) {
 template <int n>
 Values lower_adaptive_max_pool(Call& c) {
   const Value x = c.tensor("self");
+  if (!is_float(x.dtype())) throw std::invalid_argument("[adaptive_max_pool] expected floats");
   if (c.out().numel() == 0) {
     return {full(c.b, 0, x.dtype(), c.out(0).dims), full(c.b, 0, DType::kS64, c.out(1).dims)};
   }
@@ -256,6 +258,9 @@ Values lower_adaptive_max_pool_backward(Call& c) {
   const Value grad = c.tensor("grad_output");
   const Value index = c.tensor("indices");
   const Dims in = c.out().dims;
+  if (grad.dims() != index.dims()) {
+    throw std::invalid_argument("[adaptive_max_pool] expected an index for each gradient");
+  }
   if (grad.numel() == 0) return {full(c.b, 0, grad.dtype(), in)};
   std::vector<PoolDim> pools = adaptive_dims(in, grad.dims(), n);
   bool even = true;

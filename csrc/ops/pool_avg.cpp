@@ -1,6 +1,7 @@
 // Average pooling, plain and adaptive, with backwards. Sums go one dimension at a time, which is
 // much cheaper than a window over all of them; divisors are constants.
 #include <algorithm>
+#include <stdexcept>
 
 #include "csrc/ops/band.h"
 #include "csrc/ops/helpers.h"
@@ -127,6 +128,9 @@ Values lower_adaptive_avg_pool_backward(Call& c) {
   Value grad = c.tensor("grad_output");
   grad = cast(grad, opmath(grad.dtype()));
   const Dims& in = c.out().dims;
+  if (grad.dims().size() != in.size()) {
+    throw std::invalid_argument("[adaptive_avg_pool] expected gradients of the input's rank");
+  }
   for (int64_t dim = grad.rank() - n; dim < grad.rank(); ++dim) {
     grad = apply(transpose(adaptive_average(in[dim], grad.dim(dim))), grad, dim);
   }

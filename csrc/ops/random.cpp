@@ -92,6 +92,7 @@ Values lower_uniform(Call& c) {
 }
 
 Values lower_normal(Call& c) {
+  if (c.out().numel() == 0) return {full(c.b, 0, c.out().dtype, c.out().dims)};
   Builder& b = c.b;
   // A complex number of variance 1 has parts of variance 1/2.
   const double scale = is_complex(c.out().dtype) ? std::sqrt(0.5) : 1;
@@ -237,6 +238,8 @@ void warn_of_precision(int64_t bound, const char* name, DType t) {
 // What CPU checks in the kernel, so the Meta kernel does not.
 Values draw_between(Call& c, int64_t from, int64_t to) {
   const DType t = c.out().dtype;
+  TORCH_CHECK(!is_complex(t),
+              "check_random_bounds handles only integral, floating-point and boolean types");
   TORCH_CHECK(from < to, "random_ expects 'from' to be less than 'to', but got from=", from,
               " >= to=", to);
   if (!is_float(t)) {
@@ -270,8 +273,8 @@ void check_permutation(int64_t n, DType t) {
     TORCH_CHECK(n <= limit, "n cannot be greater than ", limit, " for ",
                 c10::toString(to_scalar_type(t)), " type.");
   } else {
-    TORCH_CHECK(n <= largest_of(t), "value cannot be converted to type ", is_unsigned(t) ? "u" : "",
-                "int", 8 * dtype_bytes(t), "_t without overflow");
+    TORCH_CHECK(n - 1 <= largest_of(t), "value cannot be converted to type ",
+                is_unsigned(t) ? "u" : "", "int", 8 * dtype_bytes(t), "_t without overflow");
   }
 }
 

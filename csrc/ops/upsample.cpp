@@ -197,6 +197,7 @@ Values lower_upsample(Call& c) {
   if (!is_float(t) && (t != DType::kU8 || (!copies && n != 2))) {
     throw std::invalid_argument("[upsample] expected floats or bytes");
   }
+  if (x.rank() != n + 2) throw std::invalid_argument("[upsample] expected batches of channels");
   std::vector<Band> maps = bands<n>(c, mode, x.dims(), c.out().dims, t);
   if (!copies) x = cast(x, float_math(t));
   for (int i = n - 1; i >= 0; --i) {

@@ -35,6 +35,26 @@ def programs_of(function: Callable[[], Any]) -> int:
     return sum(count - before.get(name, 0) for name, count in runs().items())
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_grouped_products_of_any_dtype(dtype: torch.dtype) -> None:
+    """PyTorch's Meta kernel has the checks of CUDA's: bfloat16, rows of multiples of 16 bytes."""
+    x, w = torch.randn(9, 6).to(dtype), torch.randn(3, 6, 5).to(dtype)
+    offs = torch.tensor([2, 2, 9], dtype=torch.int32)
+    ours = [t.to("tpu").requires_grad_() for t in (x, w)]
+    function = compiled(lambda a, b, ends: F.grouped_mm(a, b, offs=ends).float().square().sum())
+    loss = function(*ours, offs.to("tpu"))
+    loss.backward()
+    groups = torch.tensor([0, 0, 2, 2, 2, 2, 2, 2, 2])
+    theirs = [t.float().requires_grad_() for t in (x, w)]
+    expected = torch.einsum("ij,ijk->ik", theirs[0], theirs[1][groups]).square().sum()
+    expected.backward()
+    tolerance = 1e-4 if dtype == torch.float32 else 5e-2
+    close(loss.cpu(), expected.detach(), rtol=tolerance, atol=tolerance)
+    for a, b in zip(ours, theirs, strict=True):
+        assert a.grad is not None
+        close(a.grad.cpu().float(), b.grad, rtol=tolerance, atol=10 * tolerance)
+
+
 def test_it_is_known_and_plain_compile_uses_it() -> None:
     assert "tpu" in torch._dynamo.list_backends()
     x = torch.randn(4, 8)
@@ -45,6 +65,61 @@ def test_it_is_known_and_plain_compile_uses_it() -> None:
     counters = torch._dynamo.utils.counters
     assert counters["torch_tpu"]["graphs_inference"] >= 2
     assert not counters["inductor"]
+
+
+def test_who_calls_inductor_himself_comes_here_too() -> None:
+    from torch._inductor.compile_fx import compile_fx
+
+    torch._dynamo.utils.counters.clear()
+    x = torch.randn(6)
+
+    def backend(graph: Any, inputs: Any) -> Any:
+        return compile_fx(graph, inputs)
+
+    for by in (torch.compile(backend=backend), torch._dynamo.optimize("inductor")):
+        torch._dynamo.reset()
+        close(by(lambda x: x.sin() + 1)(x.to("tpu")).cpu(), x.sin() + 1)
+    assert torch._dynamo.utils.counters["torch_tpu"]["graphs_inference"] == 2
+    assert not torch._dynamo.utils.counters["inductor"]
+
+
+def test_autocast_after_a_graph_break_on_any_device() -> None:
+    """Dynamo goes on after the break; what stands in the place of torch's code is not traced."""
+
+    def function(x: Tensor) -> Tensor:
+        torch._dynamo.graph_break()
+        with torch.autocast(x.device.type, dtype=torch.bfloat16):
+            y = x @ x
+            torch._dynamo.graph_break()
+            return y @ x
+
+    for device in ("cpu", "tpu"):
+        torch._dynamo.reset()
+        x = torch.eye(4, device=device) * 3
+        out = torch.compile(function, backend="eager")(x)
+        assert out.dtype is torch.bfloat16
+        close(out.float().cpu(), torch.eye(4) * 27)
+
+
+def test_a_number_made_in_the_function() -> None:
+    x = torch.rand(3)
+
+    def function(x: Tensor) -> tuple[Tensor, Tensor]:
+        return torch.tensor(0.25, device=x.device) + x, torch.tensor([2], device=x.device) * x
+
+    for mine, theirs in zip(compiled(function)(x.to("tpu")), function(x), strict=True):
+        close(mine.cpu(), theirs)
+
+
+@pytest.mark.parametrize("target", [torch.tensor([2, 0, 1]), torch.tensor(2)])
+def test_gradient_of_a_loss_without_a_batch(target: Tensor) -> None:
+    x = torch.randn(3)
+
+    def function(x: Tensor, target: Tensor) -> Tensor:
+        one = torch.ones((), device=x.device)
+        return torch.ops.aten.nll_loss_backward(one, x, target, None, 1, -100, one)
+
+    close(compiled(function)(x.to("tpu"), target.to("tpu")).cpu(), function(x, target))
 
 
 def test_compile_of_cpu_tensors_is_inductors() -> None:

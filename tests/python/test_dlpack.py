@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,7 +21,11 @@ def on_tpu(count: int = 6) -> torch.Tensor:
     return torch.arange(float(count)).to("tpu")
 
 
-CONSUMERS = [torch.from_dlpack, np.from_dlpack]
+def to_host(x: torch.Tensor, **kwargs: Any) -> torch.Tensor:
+    return torch.from_dlpack(x, device="cpu", **kwargs)
+
+
+CONSUMERS = [to_host, np.from_dlpack]
 
 
 @in_host_memory
@@ -47,7 +52,7 @@ def test_dlpack_is_a_copy(consume, shape, mode):
 @in_host_memory
 def test_dlpack_of_a_tensor_that_goes():
     x = torch.arange(64.0).to("tpu")
-    taken = torch.from_dlpack(x)
+    taken = torch.from_dlpack(x, device="cpu")
     del x
     gc.collect()
     torch.ones(64).to("tpu")
@@ -122,12 +127,24 @@ def test_dlpack_copy():
     assert torch.from_dlpack(np.arange(3.0), device="tpu").tolist() == [0, 1, 2]
 
 
+def test_from_dlpack_of_our_own_stays_and_shares():
+    x = on_tpu()
+    shared = torch.from_dlpack(x)
+    assert shared.device == x.device
+    shared[0] = 9
+    assert x[0].item() == 9
+    assert torch.from_dlpack(x[1:], copy=False).data_ptr() == x[1:].data_ptr()
+    copied = torch.from_dlpack(x, device="tpu", copy=True)
+    copied.zero_()
+    assert x.sum().item() == 24
+
+
 def test_dlpack_refuses():
     with pytest.raises(BufferError, match="require gradient"):
         torch.from_dlpack(on_tpu().requires_grad_())
     with pytest.raises(BufferError, match="conjugate bit"):
         torch.tensor([1 + 2j]).to("tpu").conj().__dlpack__()
-    with pytest.raises(BufferError, match="DLPack device"):
+    with pytest.raises(BufferError, match="Unsupported device_type: 2"):
         on_tpu().__dlpack__(dl_device=(2, 0))
 
 

@@ -46,6 +46,35 @@ def bounded_programs() -> list[dict[str, Any]]:
     return [p for p in torch_tpu.fused.programs() if p["bound"] is not None]
 
 
+ALONE: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu": torch.relu,
+    "product": lambda x: x @ torch.ones(8, 8, device=x.device),
+    "product over it": lambda x: x.mT @ x,
+    "softmax": lambda x: x.softmax(1),
+    "sum": lambda x: x.sum(1),
+    "mean of all": lambda x: x.mean(),
+    "largest": lambda x: x.max(1).values,
+    "place of the largest": lambda x: x.argmax(1),
+    "running sum": lambda x: x.cumsum(1),
+    "order": lambda x: x.sort(1).values,
+    "two of it": lambda x: torch.cat([x, x], 1),
+    "shape of it": lambda x: x.reshape(-1, 4).clone(),
+}
+
+
+@pytest.mark.parametrize("name", ALONE)
+def test_a_call_alone_is_of_a_family_too(name: str) -> None:
+    """What is read after each op: a program for all lengths, not one for each."""
+    compiles = torch_tpu.stats()["compiles"]
+    for n in range(40, 160, 9):
+        x = draw(n, 2, n, 8)
+        torch.testing.assert_close(
+            ALONE[name](x.to("tpu")).cpu(), ALONE[name](x), rtol=2e-4, atol=2e-5
+        )
+    if name != "order":
+        assert torch_tpu.stats()["compiles"] - compiles <= 10, static_reasons()
+
+
 class Block(nn.Module):
     def __init__(self, width: int = 16, heads: int = 2) -> None:
         super().__init__()

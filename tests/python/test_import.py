@@ -73,6 +73,29 @@ def test_import_brings_in_no_other_package(run_python):
     assert all(name.startswith(("torch.tpu", "torch.backends.tpu")) for name in ours), ours
 
 
+@pytest.mark.parametrize("end", ["value = 3", "raise RuntimeError"])
+def test_a_module_that_imports_us_is_completed_after_it_has_run(run_python, tmp_path, end):
+    """As a framework that is imported before torch is."""
+    (tmp_path / "early.py").write_text(
+        "import torch\n"
+        "from torch_tpu._on_import import on_import\n"
+        "on_import(__name__, lambda module: print('completed', module.value))\n"
+        f"{end}\n"
+    )
+    out = run_python(
+        f"""
+        import sys
+        sys.path.insert(0, {str(tmp_path)!r})
+        try:
+            import early
+            print(early.value, type(early.__spec__).__name__)
+        except RuntimeError:
+            print("failed")
+        """
+    )
+    assert out == ("completed 3\n3 ModuleSpec\n" if "value" in end else "failed\n")
+
+
 @pytest.mark.slow
 def test_import_costs_little(run_python):
     # CPU time of the process: other tests may be using the machine.

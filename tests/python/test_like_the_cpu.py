@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from torch import Tensor
 from torch.utils.deterministic import fill_uninitialized_memory
 
 Case = Callable[[str], Any]
+aten = torch.ops.aten
 
 ERRORS: dict[str, Case] = {
     "max of nothing": lambda d: torch.max(torch.ones(0, device=d)),
@@ -42,6 +44,9 @@ ERRORS: dict[str, Case] = {
     "upsampled integers": lambda d: F.interpolate(
         torch.ones(1, 1, 4, dtype=torch.int32, device=d), scale_factor=2
     ),
+    "upsampled without a batch": lambda d: aten.upsample_bilinear2d(
+        torch.ones(1, 2, 3, device=d), [4, 4], False
+    ),
     "convolution of two dtypes": lambda d: F.conv2d(
         torch.ones(1, 1, 4, 4, device=d), torch.ones(1, 1, 2, 2, dtype=torch.float64, device=d)
     ),
@@ -58,13 +63,58 @@ ERRORS: dict[str, Case] = {
         torch.ones(3, device=d), out=torch.empty(0, device=d)
     ),
     "eigh of NaN": lambda d: torch.linalg.eigh(torch.full((3, 3), math.nan, device=d)),
+    "indices of other sizes than gradients": lambda d: aten.adaptive_max_pool2d_backward(
+        torch.ones(1, 2, 7, 7, device=d),
+        torch.ones(1, 2, 7, 7, device=d),
+        torch.ones(1, 2, 3, 3, dtype=torch.long, device=d),
+    ),
+    "indices of fewer dimensions": lambda d: aten.adaptive_max_pool3d_backward(
+        torch.ones(1, 2, 7, 7, 7, device=d),
+        torch.ones(1, 2, 3, 3, 3, device=d),
+        torch.ones(1, 2, 3, 3, dtype=torch.long, device=d),
+    ),
+    "gradients of fewer dimensions": lambda d: aten._adaptive_avg_pool2d_backward(
+        torch.ones(1, 2, 7, device=d), torch.ones(1, 2, 3, 3, device=d)
+    ),
+    "too many dimensions to pad": lambda d: aten.reflection_pad1d(
+        torch.ones(3, 3, 10, 10, device=d), [2, 2]
+    ),
+    "adaptive maximum of integers": lambda d: F.adaptive_max_pool2d(
+        torch.ones(1, 2, 7, 7, dtype=torch.long, device=d), 2
+    ),
+    "weights of another dtype": lambda d: F.nll_loss(
+        torch.zeros(0, 4, device=d),
+        torch.zeros(0, dtype=torch.long, device=d),
+        torch.ones(4, dtype=torch.float64, device=d),
+    ),
+    "complex value of addcmul": lambda d: torch.addcmul(*[torch.ones(2, device=d)] * 3, value=1j),
+    "complex weight of lerp": lambda d: torch.lerp(*[torch.ones(2, device=d)] * 2, 1j),
+    "bools clamped": lambda d: torch.ones(2, dtype=torch.bool, device=d).clamp(True),
+    "foreach: bools clamped": lambda d: torch._foreach_clamp_min(
+        [torch.ones(2, dtype=torch.bool, device=d)], True
+    ),
+    "foreach: a bool subtracted": lambda d: torch._foreach_sub([torch.ones(2, device=d)], True),
+    "foreach: alpha is a bool": lambda d: torch._foreach_add(
+        [torch.ones(2, device=d)], [torch.ones(2, device=d)], alpha=True
+    ),
 }
+
+
+def backward_in_place(activation: Callable[[Tensor], Tensor], device: str) -> None:
+    x = torch.tensor([-1.0, 1.0], device=device, requires_grad=True)
+    activation(x.clone()).sum().backward()
+
+
+for function, numbers in ((F.leaky_relu_, (-2,)), (F.rrelu_, (-5.0, 1.0)), (F.elu_, (-1.0,))):
+    ERRORS[f"backward after {function.__name__} of a negative slope"] = partial(
+        backward_in_place, lambda x, f=function, n=numbers: f(x, *n)
+    )
 
 
 def raised(case: Case, device: str) -> tuple[type, str]:
     try:
         result = case(device)
-        for part in result if isinstance(result, tuple) else (result,):
+        for part in result if isinstance(result, (tuple, list)) else (result,):
             part.cpu()
     except Exception as error:
         return type(error), str(error).splitlines()[0]
@@ -104,6 +154,9 @@ VALUES: dict[str, Case] = {
     "log of infinities": lambda d: torch.view_as_real(infinities(torch.complex128).to(d).log()),
     "log10 of infinities": lambda d: torch.view_as_real(infinities(torch.complex64).to(d).log10()),
     "fill of repeated elements": lambda d: torch.zeros(1, 3, device=d).expand(4, 3).fill_(2),
+    "threshold of repeated elements": lambda d: F.threshold(
+        torch.tensor([[0.0, 1.0, 2.0]], device=d).expand(4, 3), 1.0, 5.0, inplace=True
+    ),
     "fill of overlapping elements": lambda d: torch.empty_strided((2, 3), (1, 1), device=d).fill_(
         2
     ),
@@ -124,6 +177,13 @@ VALUES: dict[str, Case] = {
         torch.tensor([0, 0, 0, 1], device=d),
         torch.tensor([1.3, 1.7, 1.9, 0.3], dtype=torch.float16, device=d),
         "prod",
+    ),
+    "no integers drawn": lambda d: torch.randn(0, 3, dtype=torch.int16, device=d),
+    "margin of one row": lambda d: F.multi_margin_loss(
+        torch.ones(4, device=d), torch.tensor(3, device=d), reduction="none"
+    ),
+    "labels of one row": lambda d: F.multilabel_margin_loss(
+        torch.ones(4, device=d), torch.tensor([3, 0, -1, 1], device=d), reduction="none"
     ),
 }
 
@@ -174,12 +234,38 @@ def test_warnings(name: str) -> None:
         assert said("tpu") == expected
 
 
-def test_channels_last_goes_through_a_convolution() -> None:
-    x = torch.randn(2, 3, 8, 8, device="tpu").to(memory_format=torch.channels_last)
-    for layer in (torch.nn.Conv2d(3, 4, 3), torch.nn.ConvTranspose2d(3, 4, 3)):
-        layer.to("tpu")
-        assert layer(x).is_contiguous(memory_format=torch.channels_last)
-        assert layer(x.contiguous()).is_contiguous()
+LAYERS: dict[str, Callable[[], torch.nn.Module]] = {
+    "convolution": lambda: torch.nn.Conv2d(3, 4, 3),
+    "transposed": lambda: torch.nn.ConvTranspose2d(3, 4, 3),
+    "convolution 3d": lambda: torch.nn.Conv3d(3, 4, 3),
+    "reflected": lambda: torch.nn.ReflectionPad2d(1),
+    "replicated 3d": lambda: torch.nn.ReplicationPad3d(1),
+    "pooled 3d": lambda: torch.nn.MaxPool3d(2),
+}
+
+
+@pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.parametrize("last", [False, True])
+def test_channels_last_goes_through(name: str, last: bool) -> None:
+    volume = name.endswith("3d")
+    format = torch.channels_last_3d if volume else torch.channels_last
+
+    def strides(device: str) -> list[tuple[int, ...]]:
+        x = torch.ones(2, 3, *[8] * (3 if volume else 2)).to(device)
+        x = x.to(memory_format=format if last else torch.contiguous_format).requires_grad_()
+        layer = LAYERS[name]().to(device)
+        y = layer(x)
+        grads = torch.autograd.grad(y, [x, *layer.parameters()], torch.ones_like(y))
+        return [t.stride() for t in (y, *grads)]
+
+    assert strides("tpu") == strides("cpu")
+
+
+def test_channels_of_one_volume_come_last() -> None:
+    x = torch.randn(1, 3, 6, 6, 6, device="tpu").to(memory_format=torch.channels_last_3d)[0]
+    y, index = F.max_pool3d(x, 2, return_indices=True)
+    assert y.stride() == index.stride() == (1, 27, 9, 3)
+    torch.testing.assert_close(y.cpu(), F.max_pool3d(x.cpu(), 2))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.int16, torch.uint8, torch.bool])

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from pytorch_tests.expected import read_expected
-from pytorch_tests.files import GENERIC, LARGE, chosen_files
+from pytorch_tests.files import COMPILED, GENERIC, LARGE, chosen_files
 from pytorch_tests.run import last_line, twin_of
 
 TESTS = """
@@ -45,6 +45,33 @@ class TestTiny(TestCase):
 instantiate_device_type_tests(TestTiny, globals())
 """
 
+RANKS = """
+import torch, torch.distributed as dist
+from torch.distributed.tensor import Shard, distribute_tensor
+from torch.testing._internal.common_distributed import skip_if_lt_x_gpu
+from torch.testing._internal.common_fsdp import FSDPTestContinuous, get_devtype
+from torch.testing._internal.distributed._tensor.common_dtensor import DTensorTestBase, with_comms
+from torch.testing._internal.inductor_utils import GPU_TYPE
+
+class TestRanks(DTensorTestBase):
+    @skip_if_lt_x_gpu(4)
+    @with_comms
+    def test_a_process_each(self):
+        self.assertEqual((GPU_TYPE, self.device_type, self.world_size), ("tpu", "tpu", 4))
+        x = distribute_tensor(torch.arange(8.0), self.build_device_mesh(), [Shard(0)])
+        self.assertEqual(x.to_local().device, torch.device("tpu", self.rank))
+        self.assertEqual(x.sum().full_tensor().item(), 28.0)
+
+class TestWorkers(FSDPTestContinuous):
+    def test_a_fails(self):
+        self.assertEqual(get_devtype().type, "no such device")
+
+    def test_b_comes_after(self):
+        x = torch.full((2,), float(self.rank), device=get_devtype())
+        dist.all_reduce(x)
+        self.assertEqual(x.cpu(), torch.full((2,), 6.0))
+"""
+
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
@@ -53,8 +80,8 @@ def checkout(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def run(checkout: Path, *args: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "pytorch_tests.run", str(checkout), "test_tiny.py"]
+def run(checkout: Path, *args: str, file: str = "test_tiny.py") -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "pytorch_tests.run", str(checkout), file]
     tests = Path(__file__).resolve().parents[1]
     env = {**os.environ, "PYTHONPATH": str(tests)}
     return subprocess.run(
@@ -93,6 +120,21 @@ def test_every_test_gets_an_outcome(checkout: Path) -> None:
     assert len((checkout / "results" / "fused" / "test_tiny.jsonl").read_text().splitlines()) == 11
 
 
+@pytest.mark.slow
+def test_ranks_are_processes_with_a_device_each(checkout: Path) -> None:
+    (checkout / "test" / "distributed").mkdir()
+    (checkout / "test" / "distributed" / "test_ranks.py").write_text(RANKS)
+    args = "--seconds", "150", "--jobs", "1", "--no-twins"
+    done = run(checkout, *args, file="distributed/test_ranks")
+    results = checkout / "results" / "fused" / "distributed.test_ranks.jsonl"
+    lines = [json.loads(line) for line in results.read_text().splitlines()]
+    assert {line["test"].split("::")[1]: line["outcome"] for line in lines} == {
+        "test_a_process_each": "passed",
+        "test_a_fails": "failed",
+        "test_b_comes_after": "passed",
+    }, done.stdout + done.stderr
+
+
 def test_a_folder_without_tests(tmp_path: Path) -> None:
     done = run(tmp_path)
     assert done.returncode == 1
@@ -113,11 +155,21 @@ def test_the_list_of_expected_failures() -> None:
     assert len(patterns) == len(set(patterns))
     assert all("::" in pattern for pattern in patterns)
     assert not any("wrong" in reason for reason in expected.groups)
-    assert not expected.reason_of("test_torch::TestNothing::test_of_this_name")
+    assert not expected.reason_of("test_torch::TestNothing::test_of_this_name", "no reason")
+
+
+def test_a_failure_is_expected_for_what_it_says(tmp_path: Path) -> None:
+    listed = tmp_path / "list.txt"
+    listed.write_text("reason: more\nfile::*::test_* if: works.*not listed\nfile::*::test_any\n")
+    expected = read_expected(listed)
+    assert expected.reason_of("file::Class::test_a", "it works\nbut is not listed") == "more"
+    assert not expected.reason_of("file::Class::test_a", "it does not")
+    assert expected.reason_of("file::Class::test_any", "it does not") == "more"
 
 
 def test_names() -> None:
-    assert set(GENERIC) >= LARGE
+    assert {*GENERIC, *COMPILED} >= LARGE
+    assert twin_of("GPUTests::test_abs_tpu") == "CpuTests::test_abs_cpu"
     assert twin_of("TestXPRIVATEUSE1::test_a_tpu_float32") == "TestXCPU::test_a_cpu_float32"
     text = "Traceback\nValueError: a\n\nTo execute this test, run\n  python Error.py"
     assert last_line(text) == "ValueError: a"

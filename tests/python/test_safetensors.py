@@ -80,7 +80,7 @@ def test_file_of_the_package(tmp_path):
     assert all(tensor.device.type == "cpu" for tensor in on_cpu.values())
 
 
-@pytest.mark.parametrize("device", ["tpu", "tpu:0", torch.device("tpu")])
+@pytest.mark.parametrize("device", ["tpu", "tpu:0", torch.device("tpu"), 0])
 def test_the_package_loads_to_the_device(tmp_path, device):
     path = tmp_path / "w.safetensors"
     safetensors.torch.save_file(weights(), path, metadata={"format": "pt"})
@@ -102,7 +102,7 @@ def test_the_package_loads_to_the_device(tmp_path, device):
     model = torch.nn.Linear(64, 64, bias=False).to("tpu")
     safetensors.torch.save_model(model, str(path))
     other = torch.nn.Linear(64, 64, bias=False).to("tpu")
-    safetensors.torch.load_model(other, path, device=str(device))
+    safetensors.torch.load_model(other, path, device=str(torch.device(device)))
     assert torch.equal(other.weight, model.weight)
 
 

@@ -1,7 +1,8 @@
 """The failures that are expected, each under its reason: `expected_failures.txt`.
 
 A line `reason: TEXT` opens a group. Each line below it is a pattern of `file::Class::test`, where
-`*` stands for any text. Another line that starts with `#` is a remark."""
+`*` stands for any text; `PATTERN if: REGEX` asks for a failure that says so, too. Another line that
+starts with `#` is a remark."""
 
 from __future__ import annotations
 
@@ -21,11 +22,12 @@ class Expected:
     groups: dict[str, list[str]] = field(default_factory=dict)
     met: dict[str, int] = field(default_factory=lambda: defaultdict(int))
 
-    def reason_of(self, test: str) -> str:
-        """Why this test may fail; empty where it may not."""
+    def reason_of(self, test: str, detail: str) -> str:
+        """Why this test may fail in these words; empty where it may not."""
         for reason, patterns in self.groups.items():
             for pattern in patterns:
-                if fnmatch.fnmatchcase(test, pattern):
+                name, _, words = pattern.partition(" if: ")
+                if fnmatch.fnmatchcase(test, name) and re.search(words, detail, re.DOTALL):
                     self.met[pattern] += 1
                     return reason
         return ""

@@ -24,6 +24,40 @@ GENERIC = (
     *("higher_order_ops/test_invoke_subgraph", "higher_order_ops/test_with_effects"),
 )
 
+# The helpers of these files know CUDA, XPU, HPU by name, and must hear of the device: helpers.py.
+COMPILED = (
+    *("dynamo/test_activation_checkpointing", "dynamo/test_activation_offloading"),
+    *("dynamo/test_aot_autograd_cache", "dynamo/test_aot_compile", "dynamo/test_autograd_function"),
+    *("dynamo/test_backends", "dynamo/test_callback", "dynamo/test_ctx_manager"),
+    *("dynamo/test_debug_utils", "dynamo/test_dynamo_decompositions", "dynamo/test_dynamo_ops"),
+    *("dynamo/test_export", "dynamo/test_functions", "dynamo/test_guard_manager"),
+    *("dynamo/test_higher_order_ops", "dynamo/test_logging", "dynamo/test_minifier"),
+    *("dynamo/test_misc", "dynamo/test_model_output", "dynamo/test_modes", "dynamo/test_modules"),
+    *("dynamo/test_precompile_context", "dynamo/test_python_dispatcher"),
+    *("dynamo/test_recompile_ux", "dynamo/test_reconstruct", "dynamo/test_repros"),
+    *("dynamo/test_unspec", "export/test_export", "export/test_hop", "export/test_serialize"),
+    *("export/test_passes", "export/test_torchbind", "export/test_experimental"),
+    *("inductor/test_torchinductor", "inductor/test_torchinductor_dynamic_shapes"),
+    *("inductor/test_torchinductor_opinfo", "inductor/test_unbacked_symints"),
+    *("inductor/test_control_flow", "inductor/test_compiled_optimizers"),
+    *("inductor/test_compiled_autograd", "inductor/test_flex_attention"),
+)
+
+# Every rank of these has a process and a device of its own. A pattern stands for a folder's tests.
+DISTRIBUTED = (
+    *("distributed/tensor/*", "distributed/tensor/debug/*", "distributed/tensor/experimental/*"),
+    *(
+        "distributed/tensor/parallel/*",
+        "distributed/_composable/*",
+        "distributed/_composable/fsdp/*",
+    ),
+    *("distributed/_composable/test_composability/*", "distributed/pipelining/*"),
+    *("distributed/checkpoint/*", "distributed/checkpoint/e2e/*", "distributed/checkpoint/fsdp/*"),
+    *("distributed/test_device_mesh", "distributed/test_functional_api"),
+    *("distributed/test_functional_differentials", "distributed/test_dynamo_distributed"),
+)
+RANKS = 4
+
 # So many tests that several processes share the file.
 LARGE = {
     *("test_torch", "test_nn", "test_ops", "test_ops_gradients", "test_ops_fwd_gradients"),
@@ -31,7 +65,31 @@ LARGE = {
     *("test_sparse", "test_sparse_csr", "test_nestedtensor", "test_decomp", "test_meta"),
     *("test_modules", "test_optim", "functorch/test_vmap", "functorch/test_ops"),
     *("test_tensor_creation_ops", "test_masked", "test_transformers", "test_prims"),
+    *("dynamo/test_misc", "dynamo/test_repros", "export/test_export", "dynamo/test_functions"),
+    *("inductor/test_torchinductor", "inductor/test_torchinductor_dynamic_shapes"),
+    *("inductor/test_torchinductor_opinfo", "inductor/test_flex_attention"),
 }
+
+
+def hears_of_device(name: str) -> bool:
+    """Whether PyTorch's helpers are taught for this file: those of GENERIC need none of it."""
+    return name.startswith(("dynamo/", "export/", "inductor/", "distributed/"))
+
+
+def variables_of(name: str) -> dict[str, str]:
+    """The environment of a file's tests: a device for each rank."""
+    if name.startswith("distributed/"):
+        return {"TORCH_TPU_CPU_DEVICES": str(RANKS)}
+    return {}
+
+
+def all_files(folder: Path) -> list[str]:
+    """Every file that is written for any device, as far as the checkout has it."""
+    found: list[str] = []
+    for name in (*GENERIC, *COMPILED, *DISTRIBUTED):
+        pattern = f"{name[:-1]}test_*.py" if name.endswith("*") else f"{name}.py"
+        found += [str(p.relative_to(folder).with_suffix("")) for p in sorted(folder.glob(pattern))]
+    return found
 
 
 def chosen_files(checkout: Path, patterns: list[str]) -> list[str]:
@@ -45,14 +103,14 @@ def chosen_files(checkout: Path, patterns: list[str]) -> list[str]:
             "https://github.com/pytorch/pytorch"
         )
     if not patterns:
-        return [name for name in GENERIC if (folder / f"{name}.py").exists()]
+        return all_files(folder)
     found: list[str] = []
     for pattern in patterns:
         name = pattern.removeprefix("test/").removesuffix(".py")
         if (folder / f"{name}.py").exists():
             matches = [name]
         else:
-            matches = [n for n in GENERIC if fnmatch.fnmatch(n, name)]
+            matches = [n for n in all_files(folder) if fnmatch.fnmatch(n, name)]
         if not matches:
             raise SystemExit(f"no file of {folder} is called {pattern!r}")
         found += [m for m in matches if m not in found]

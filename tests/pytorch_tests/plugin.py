@@ -98,10 +98,28 @@ def _resident() -> int:
         return int(file.read().split()[1]) * resource.getpagesize()
 
 
+def _take_part() -> None:
+    """Classes that PyTorch makes for the CPU and CUDA by name are made for this device too.
+
+    PyTorch's own variable for that, PYTORCH_TESTING_DEVICE_FOR_CUSTOM, would also make those that
+    are for CUDA alone, or XPU: tens of thousands."""
+    from torch.testing._internal import common_device_type
+
+    of_classes = common_device_type.get_desired_device_type_test_bases
+
+    def bases(except_for: Any = None, only_for: Any = None, *rest: Any, **named: Any) -> Any:
+        if not isinstance(only_for, str) and {"cpu", "cuda"} <= set(only_for or ()):
+            only_for = [*only_for, "privateuse1"]
+        return of_classes(except_for, only_for, *rest, **named)
+
+    common_device_type.get_desired_device_type_test_bases = bases
+
+
 def pytest_configure(config: pytest.Config) -> None:
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: not without the parent
     from torch.testing._internal import common_utils
 
+    _take_part()
     common_utils.parse_cmd_line_args()  # as PyTorch's conftest does; it also sets the seed
     with open(os.environ["TORCH_TPU_PYTORCH_TESTS"]) as file:
         config.pluginmanager.register(Steps(json.load(file)))

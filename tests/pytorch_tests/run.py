@@ -182,7 +182,8 @@ class Run:
             for test, result in sorted(results.items()):
                 outcome = result["outcome"]
                 if outcome not in GOOD:
-                    outcome = "expected" if expected.reason_of(f"{name}::{test}") else "bad"
+                    reason = expected.reason_of(f"{name}::{test}", result["detail"])
+                    outcome = "expected" if reason else "bad"
                     if outcome == "bad":
                         bad.append((f"{name}::{test}", result))
                 counts["passed" if outcome == "xfailed" else outcome] += 1
@@ -207,7 +208,8 @@ def _row(name: str, counts: Counter[str]) -> str:
 
 def twin_of(test: str) -> str:
     """The name of the same test on the CPU."""
-    return re.sub("(PRIVATEUSE1|TPU)::", "CPU::", test).replace("_tpu", "_cpu")
+    test = re.sub("(PRIVATEUSE1|TPU)::", "CPU::", test).replace("GPUTests::", "CpuTests::")
+    return test.replace("_tpu", "_cpu")
 
 
 def last_line(text: str) -> str:

@@ -17,6 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from .files import hears_of_device, variables_of
+
 ROOT = Path(__file__).resolve().parents[2]
 Result = dict[str, Any]
 
@@ -60,13 +62,21 @@ class Share:
         # In a file: thousands of names are too long for a variable.
         order = steps.with_name(f"{steps.name}.order")
         order.write_text(json.dumps({**self.order, "steps": str(steps), "done": list(self.done)}))
+        path: list[Path | str] = [ROOT / "tests", os.environ.get("PYTHONPATH", "")]
+        if self.device != "cpu" and hears_of_device(self.name):
+            path.insert(0, ROOT / "tests" / "pytorch_tests" / "at_start")
+            # PyTorch runs a file as a script: what lies beside it can be imported.
+            path.append((self.checkout / "test" / self.name).parent)
         env = {
             **os.environ,
             "PYTORCH_TESTING_DEVICE_ONLY_FOR": self.device,
             "TORCH_TPU_PYTORCH_TESTS": str(order),
-            "PYTHONPATH": f"{ROOT / 'tests'}:{os.environ.get('PYTHONPATH', '')}",
+            "PYTHONPATH": ":".join(str(folder) for folder in path if folder),
+            # A test whose ranks wait for each other says where, before it is ended here.
+            "DISTRIBUTED_TESTS_DEFAULT_TIMEOUT": str(max(10, int(0.8 * self.limits.seconds))),
             "TORCH_TPU_COMPILE_NOTICE": "0",
             "OMP_NUM_THREADS": "1",
+            **variables_of(self.name),
             **self.variables,
         }
         env.setdefault("TORCH_TPU_CACHE_DIR", str(ROOT / "build" / "pytorch-tests" / "cache"))
@@ -74,7 +84,7 @@ class Share:
         command = [sys.executable, "-m", "pytest", f"{self.name}.py", "-q", "--no-header"]
         command += ["-p", "pytorch_tests.plugin", "-p", "no:cacheprovider", "-p", "no:randomly"]
         # PyTorch's own conftest is written for an older pytest.
-        command += ["-p", "no:timeout", "-p", "no:xdist", "--noconftest"]
+        command += ["-p", "no:timeout", "-p", "no:xdist", "-p", "no:logging", "--noconftest"]
         with words.open("w") as out:
             child = subprocess.Popen(
                 command,

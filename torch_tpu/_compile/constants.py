@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import fx
 from torch._guards import detect_fake_mode
+from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from torch_tpu._compile.interpreter import attribute
 
@@ -24,7 +25,8 @@ def make_small_constants(gm: fx.GraphModule) -> None:
         mode = detect_fake_mode([other.meta.get("val") for other in gm.graph.nodes])
         if mode is None:
             return
-        number = value.item() if value.numel() == 1 else 0
+        with unset_fake_temporarily():  # AOTAutograd's, which knows no numbers
+            number = value.item() if value.numel() == 1 else 0
         kwargs: dict[str, Any] = {"dtype": value.dtype, "device": value.device}
         with gm.graph.inserting_before(node):
             made = gm.graph.call_function(aten.full.default, (list(value.shape), number), kwargs)

@@ -55,6 +55,8 @@ def _nll_loss_backward(
     """A comparison with each class: unlike PyTorch's, it reads nothing of `self` and scatters
     nothing, so it joins the ops around it."""
     dim = min(self.dim() - 1, 1)
+    if self.dim() == 1 and target.dim() == 1:
+        target = target[0]  # PyTorch's kernels take as many targets as classes, and read the first
     # Compared once for each logit: in 32 bits, and one comparison also for what is ignored.
     classes = torch.arange(self.shape[dim], dtype=torch.int32, device=self.device)
     if weight is not None and self.dim() == 2:

@@ -23,7 +23,8 @@ class NodeError(RuntimeError):
     """A node failed; says which one and from which line of the user's."""
 
     def __init__(self, node: fx.Node, error: Exception) -> None:
-        super().__init__(f"{node.target}: {error}")
+        wraps = node.args and isinstance(node.args[0], torch._ops.OpOverload)
+        super().__init__(f"{node.args[0] if wraps else node.target}: {error}")
         self.node = node
 
 

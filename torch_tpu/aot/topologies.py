@@ -62,6 +62,23 @@ _OTHER_NAMES = {
 }  # fmt: skip
 
 
+# What PJRT says of a chip (`torch.tpu.get_device_name()`), beside the generations' own titles.
+_KINDS = {
+    "TPU v5 lite": "v5e", "TPU v5": "v5p", "TPU v6 lite": "v6e", "TPU7x": "tpu7x", "TPU7": "tpu7x",
+}  # fmt: skip
+
+
+def generation_of(device_name: str) -> Generation | None:
+    """The generation of a device, by the name the plugin gives it; None of what is no TPU.
+
+    >>> generation_of("TPU v5 lite").name
+    'v5e'
+    """
+    titles = {g.title: g.name for g in GENERATIONS.values()}
+    name = _KINDS.get(device_name) or titles.get(device_name)
+    return GENERATIONS[name] if name else None
+
+
 def known_topologies() -> list[str]:
     """The common names.
 

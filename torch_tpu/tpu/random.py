@@ -57,7 +57,9 @@ def set_rng_state(new_state: torch.Tensor, device: DeviceLike = "tpu") -> None:
     >>> import torch
     >>> torch.tpu.set_rng_state(torch.tpu.get_rng_state())
     """
-    _get_generator(device).set_state(new_state.cpu())
+    if new_state.device.type != "cpu":  # else no op: a fake mode would have it
+        new_state = new_state.cpu()
+    _get_generator(device).set_state(new_state)
 
 
 def set_rng_state_all(new_states: Iterable[torch.Tensor]) -> None:

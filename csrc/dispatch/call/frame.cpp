@@ -377,10 +377,11 @@ RawScalar read_host_scalar(const at::Tensor& tensor) {
 
 namespace {
 
-// Of an integer by the number 0, which is the second operand.
+// Of an integer by the number 0, which is the second operand. What has no elements is not divided.
 void check_divisor(const Frame& frame) {
+  if (!frame.op.entry->divides || frame.tensors.size() != 2) return;
   const bool exact = frame.op.args.size() > 2 && frame.args[2].isNone();
-  TORCH_CHECK(!frame.op.entry->divides || exact || frame.tensors.size() != 2, "ZeroDivisionError");
+  TORCH_CHECK(exact || frame.tensors[0].impl->numel() == 0, "ZeroDivisionError");
 }
 
 }  // namespace

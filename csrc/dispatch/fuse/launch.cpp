@@ -79,6 +79,12 @@ Launcher::Chain find_chain(const trace::Segment& segment) {
   return missing > 1 ? chain : Launcher::Chain();
 }
 
+// A call alone has its program, which serves no other size: without its code, it may be one of a
+// family.
+bool may_be_served(const trace::Program& call, base::CompileWhen when) {
+  return when == base::CompileWhen::kSecond && !call.code.ready() && !call.found;
+}
+
 }  // namespace
 
 void Launcher::run(trace::Segment& segment, int device) {
@@ -97,11 +103,11 @@ void Launcher::run(trace::Segment& segment, int device) {
 
 void Launcher::run_best(trace::Segment& segment, int device) {
   signature_.build(segment);
-  if (segment.nodes.size() == 1) {
+  const base::CompileWhen when = compile_when();
+  if (segment.nodes.size() == 1 && !may_be_served(*segment.nodes[0].program, when)) {
     run_singly(segment, device);
     return;
   }
-  const base::CompileWhen when = compile_when();
   const Chain chain = when == base::CompileWhen::kSecond ? find_chain(segment) : Chain();
   const bool is_chain = chain.begin == 0 && chain.end == segment.nodes.size();
   const Part part = is_chain ? Part::kChain : chain.end == 0 ? Part::kWhole : Part::kWithChain;

@@ -44,6 +44,7 @@ std::optional<std::vector<int64_t>> memory_order(const at::Tensor& tensor) {
 GraphRecording::GraphRecording(int device)
     : recorder_(std::make_unique<Recorder>(device)), made_(c10::make_intrusive<CompiledGraph>()) {
   made_->device_ = device;
+  recorder_->close();
 }
 
 void GraphRecording::check_argument(const at::Tensor& tensor) const {

@@ -121,6 +121,9 @@ std::string refusal_of_lowering(const Frame& frame) {
     reason = error.what();
   } catch (const c10::NotImplementedError& error) {
     reason = error.what_without_backtrace();
+  } catch (const c10::Error&) {
+    raise_cpu_error(frame);  // for arguments that the Meta kernel let pass, in PyTorch's words
+    throw;
   }
   raise_cpu_error(frame);  // before a more lenient tier takes it
   return reason.empty() ? "not for these arguments" : reason;

@@ -8,6 +8,7 @@
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include "csrc/dispatch/call/masks.h"
+#include "csrc/dispatch/program/like_cpu.h"
 #include "csrc/dispatch/program/plain_meta.h"
 
 namespace torch_tpu::dispatch {
@@ -145,6 +146,7 @@ Inferred infer(const Frame& frame) {
       out.results.push_back(value.isTensor() ? value.toTensor() : at::Tensor());
     }
   }
+  if (!op.out_form) describe_like_cpu(frame, out.results);
   return out;
 }
 

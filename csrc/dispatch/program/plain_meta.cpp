@@ -16,6 +16,7 @@
 #include <ATen/ops/cos_meta_dispatch.h>
 #include <ATen/ops/cumsum_meta_dispatch.h>
 #include <ATen/ops/div_meta_dispatch.h>
+#include <ATen/ops/elu_backward_meta_dispatch.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/eq_meta_dispatch.h>
 #include <ATen/ops/exp_meta_dispatch.h>
@@ -23,6 +24,7 @@
 #include <ATen/ops/gelu_meta_dispatch.h>
 #include <ATen/ops/gt_meta_dispatch.h>
 #include <ATen/ops/le_meta_dispatch.h>
+#include <ATen/ops/leaky_relu_backward_meta_dispatch.h>
 #include <ATen/ops/log_meta_dispatch.h>
 #include <ATen/ops/lt_meta_dispatch.h>
 #include <ATen/ops/maximum_meta_dispatch.h>
@@ -51,8 +53,13 @@ namespace {
 
 using at::Tensor;
 
-// PyTorch leaves it to the device. As on CPU, channels come last in the result if they do in an
-// operand.
+// PyTorch leaves convolutions to the device. As on CPU, channels come last in the results if they
+// do in an operand.
+at::MemoryFormat format_of_convolution(const Tensor& input, const Tensor& weight) {
+  const at::MemoryFormat format = input.suggest_memory_format();
+  return format == at::MemoryFormat::Contiguous ? weight.suggest_memory_format() : format;
+}
+
 Tensor convolution(const Tensor& input, const Tensor& weight, const std::optional<Tensor>& bias,
                    at::IntArrayRef stride, at::IntArrayRef padding, at::IntArrayRef dilation,
                    bool transposed, at::IntArrayRef output_padding, int64_t groups) {
@@ -69,9 +76,22 @@ Tensor convolution(const Tensor& input, const Tensor& weight, const std::optiona
                                      output_padding[i] + 1
                                : (input.size(d) + 2 * padding[i] - reach - 1) / stride[i] + 1);
   }
-  at::MemoryFormat format = input.suggest_memory_format();
-  if (format == at::MemoryFormat::Contiguous) format = weight.suggest_memory_format();
-  return at::empty(sizes, input.options().memory_format(format));
+  return at::empty(sizes, input.options().memory_format(format_of_convolution(input, weight)));
+}
+
+std::tuple<Tensor, Tensor, Tensor> convolution_backward(const Tensor& grad_output,
+                                                        const Tensor& input, const Tensor& weight,
+                                                        at::IntArrayRef, at::IntArrayRef,
+                                                        at::IntArrayRef, bool transposed,
+                                                        at::IntArrayRef, int64_t groups,
+                                                        std::array<bool, 3> mask) {
+  const at::MemoryFormat format = format_of_convolution(input, weight);
+  const auto like = [&](bool asked, const Tensor& operand) {
+    return asked ? at::empty(operand.sizes(), operand.options().memory_format(format)) : Tensor();
+  };
+  const int64_t features = transposed ? weight.size(1) * groups : weight.size(0);
+  return {like(mask[0], input), like(mask[1], weight),
+          mask[2] ? at::empty({features}, grad_output.options()) : Tensor()};
 }
 
 // PyTorch's own, in C++.
@@ -131,9 +151,13 @@ const c10::KernelFunction* find_kernel(const std::string& name) {
     add("triu", static_cast<Tensor (*)(const Tensor&, int64_t)>(&at::meta::triu));
     add("mse_loss", &at::meta::mse_loss);
     add("threshold_backward", &at::meta::threshold_backward);
+    // These refuse a slope below 0 after an in-place forward, which those in Python forget.
+    add("leaky_relu_backward", &at::meta::leaky_relu_backward);
+    add("elu_backward", &at::meta::elu_backward);
     add("sum.dim_IntList", &at::meta::sum);
     add("mean.dim", &at::meta::mean);
     add("convolution_overrideable", &convolution);
+    add("convolution_backward_overrideable", &convolution_backward);
     return out;
   }();
   const auto at = all->find(name);
@@ -151,6 +175,14 @@ bool spaced(c10::Stack& stack) {
   const Tensor out = stack.back().toTensor();
   if (out.numel() != stack[2].toInt()) return false;
   stack = {out};
+  return true;
+}
+
+// No elements are drawn in any dtype, as on CPU; of a negative deviation PyTorch's kernel speaks.
+bool normal(c10::Stack& stack) {
+  const Tensor self = stack[0].toTensor();
+  if (self.numel() != 0 || stack[2].toDouble() < 0) return false;
+  stack = {self};
   return true;
 }
 
@@ -239,6 +271,7 @@ bool run_plain_meta(const Op& op, c10::Stack& stack) {
     return true;
   }
   if (op.name == "aten::embedding") return embedding(stack);
+  if (op.name == "aten::normal_") return normal(stack);
   if (op.name == "aten::linear") return linear(stack);
   if (op.name == "aten::native_layer_norm") return layer_norm(stack);
   if (op.name == "aten::masked_fill.Scalar") return masked_fill(stack);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <functional>
 #include <utility>
 
 #include <ATen/core/Tensor.h>
@@ -148,6 +149,21 @@ void Recorder::use_rng_state(const at::Tensor& state) {
   given_draws_ = 0;
 }
 
+void Recorder::close() { first_address_ = device::take_address(0); }
+
+void Recorder::check_inside(const Frame& frame) const {
+  if (first_address_ == nullptr) return;
+  for (const TensorRef& ref : frame.tensors) {
+    if (ref.cell == nullptr) continue;
+    const void* address = ref.impl->unsafe_storage().data();
+    TORCH_CHECK_NOT_IMPLEMENTED(
+        address == nullptr || std::less_equal<>()(first_address_, address), "it ",
+        ref.written ? "writes" : "reads", " a tensor of sizes ", ref.impl->sizes(), " (by ",
+        frame.op.name, ") that is none of its arguments, so it may hold something else, or be ",
+        "another one, at each call. Make it an argument");
+  }
+}
+
 std::string Recorder::label_of(const std::string& op) const {
   std::string line = python_location();  // "file.py:12 in train: loss = f(x)"
   line.resize(std::min(line.size(), line.find(" in ")));
@@ -168,6 +184,7 @@ std::optional<std::string> Recorder::record(const Op& op, c10::Stack* stack) {
   while (true) {
     Frame frame(op, stack->data() + (stack->size() - op.args.size()));
     check_writable(frame);
+    check_inside(frame);
     const Inferred inferred = infer(frame);
     const trace::Resizes resizes = find_resizes(frame, inferred);
     if (!resizes.all.empty()) {

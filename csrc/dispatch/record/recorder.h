@@ -11,6 +11,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "csrc/dispatch/call/frame.h"
 #include "csrc/dispatch/call/op.h"
 #include "csrc/ops/source.h"
 #include "csrc/stablehlo/builder.h"
@@ -45,6 +46,9 @@ class Recorder {
   // A new value for the base of an argument, whose memory it may take. It lies there as the old
   // one.
   void add_write(size_t argument, const trace::DeviceValue& old, const trace::ValuePtr& value);
+  // From here on no op may use a tensor that was there before, other than by an argument: it holds
+  // something else at the next call. Throws NotImplementedError then.
+  void close();
   // The module of what was recorded, and what its program needs beside the executable.
   std::string finish(trace::Runnable& program);
   // From here on each op is printed with "scope/op at file.py:12" as its location.
@@ -99,6 +103,7 @@ class Recorder {
   stablehlo::Value value_of(const trace::ValuePtr& value);
   stablehlo::Value next_rng_state(uint64_t draws);
   void hold_back_writes();
+  void check_inside(const Frame& frame) const;
   trace::ValuePtr remember(const stablehlo::Value& value, trace::ShapeRef strides);
 
   Recorder* const outer_;
@@ -109,6 +114,7 @@ class Recorder {
   std::vector<Scope*> scopes_;
   int next_serial_ = 1;
   const int64_t first_id_;
+  const void* first_address_ = nullptr;  // of tensors made since close()
   std::vector<ops::PendingCheck> checks_;
   std::vector<trace::ValuePtr> extra_inputs_;
   std::vector<stablehlo::Value> extra_values_;  // beside extra_inputs_

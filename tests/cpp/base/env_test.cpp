@@ -145,6 +145,18 @@ TEST(Env, IntegersAreChecked) {
   expect_rejected("TORCH_TPU_CACHE_SIZE", "0", "from 1", [] { env_cache_size(); });
 }
 
+TEST(Env, LaunchedProcessesHaveADeviceForEachRank) {
+  const ScopedEnv unset("TORCH_TPU_CPU_DEVICES", "");
+  const std::pair<const char*, int> sizes[] = {{"1", 1}, {"4", 4}, {"100", 64}, {"0", 1}, {"x", 1}};
+  for (const auto& [value, devices] : sizes) {
+    const ScopedEnv env("LOCAL_WORLD_SIZE", value);
+    EXPECT_EQ(env_cpu_devices(), devices) << value;
+  }
+  const ScopedEnv launched("LOCAL_WORLD_SIZE", "4");
+  const ScopedEnv given("TORCH_TPU_CPU_DEVICES", "2");
+  EXPECT_EQ(env_cpu_devices(), 2);
+}
+
 TEST(Env, MemoryLimitSuffixes) {
   const std::pair<const char*, int64_t> sizes[] = {
       {"0", 0},

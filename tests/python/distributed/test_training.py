@@ -209,6 +209,15 @@ def check_no_sync() -> None:
     assert not torch.equal(local.cpu(), both.cpu())
 
 
+def check_rank_as_device() -> None:
+    """As tutorials write it: each rank names "its" device by its number."""
+    rank = dist.get_rank()
+    model = DistributedDataParallel(make().to("tpu"), device_ids=[rank], output_device=rank)
+    close(train(model, rank, dist.get_world_size(), True), alone())
+    by_place = DistributedDataParallel(make().to("tpu"), [rank], rank)
+    close(train(by_place, rank, dist.get_world_size(), True), alone())
+
+
 def check_comm_hooks() -> None:
     from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 
@@ -248,7 +257,7 @@ def check_zero() -> None:
 
 @pytest.mark.parametrize(
     "check",
-    [check_unused, check_no_sync, check_comm_hooks, check_zero],
+    [check_unused, check_no_sync, check_rank_as_device, check_comm_hooks, check_zero],
     ids=lambda check: check.__name__,
 )
 def test_ddp_features(two: Ranks, check: Any) -> None:

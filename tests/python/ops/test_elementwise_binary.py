@@ -178,6 +178,8 @@ def test_integer_division_by_zero():
             fn(a, torch.tensor(0, device="tpu")).cpu()
         with pytest.raises(RuntimeError, match="ZeroDivisionError"):
             fn(a, torch.tensor(0))
+        assert fn(a[:0], 0).cpu().tolist() == []
+        assert fn(a[:0].reshape(0, 1), zero).cpu().tolist() == []
         assert fn(a, 2).cpu().tolist() == fn(a.cpu(), 2).tolist()
         assert fn(a, torch.tensor(2, device="tpu")).cpu().tolist() == fn(a.cpu(), 2).tolist()
     assert torch.div(a, 0, rounding_mode=None).cpu().tolist() == [inf, -inf]
