@@ -185,6 +185,7 @@ def test_the_whole_step_in_one_program():
         torch.testing.assert_close(mine.detach().cpu(), want, atol=2e-5, rtol=1e-4)
 
 
+@pytest.mark.filterwarnings("error:Detected call of .lr_scheduler.step")
 def test_a_model_that_is_compiled_itself():
     expected, parameters, _ = by_gradients(lambda p: torch.optim.SGD(p, lr=0.1), "cpu")
     model = make_model("tpu")

@@ -45,6 +45,7 @@ class Optimizer(torch.optim.Optimizer):
 
     # By the number of the group. Of the class, as copies and pickles begin without them.
     _programs: dict[int, Callable[..., None]] | None = None
+    _opt_called: bool  # of torch.optim's schedulers
 
     def __init__(self, params: Iterable[Any], defaults: dict[str, Any]) -> None:
         if "lr" not in defaults or defaults["lr"] < 0:

@@ -108,6 +108,7 @@ class SingleTraceTrainer:
                 loss: torch.Tensor = self._compiled(rates, states, settings, args, kwargs)
         finally:
             self._batch = ((), {})
+        optimizer._opt_called = True  # what schedulers look at before they warn of their order
         return loss
 
     __call__ = step
