@@ -73,7 +73,7 @@ def topology_aware_mesh(mesh_shape: Sequence[int], *, topology: str = "single_sl
             f"[topology_aware_mesh] topology={topology!r}: only the ranks of one slice have an "
             f"order here. Order slices yourself: their ranks are consecutive."
         )
-    return rank_order(mesh_shape)
+    return rank_order(mesh_shape, "topology_aware_mesh")
 
 
 def spmd_safe(function: _F) -> _F:

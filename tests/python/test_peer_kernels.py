@@ -135,6 +135,30 @@ def test_jax_callable():
         pallas.tpu_torch_pallas.call_custom_kernel()
 
 
+def test_jax_callables_of_one_name():
+    """Each runs its own function; the same function is the same op."""
+    twice, thrice = jax.jit(lambda x: x * 2), jax.jit(lambda x: x * 3)
+    first = pallas.JaxCallable("scale", twice, "one_key")
+    x = torch.ones(3, device="tpu")
+    assert first(x).tolist() == [2.0] * 3
+    compiled = torch.compile(lambda x: first(x) + 1, fullgraph=True)
+    assert compiled(x).tolist() == [3.0] * 3
+    second = pallas.JaxCallable("scale", thrice, "one_key")
+    for _ in range(2):
+        assert second(x).tolist() == [3.0] * 3
+        assert first(x).tolist() == [2.0] * 3
+        assert first(x[:2]).tolist() == [2.0] * 2  # traced anew
+        assert compiled(x).tolist() == [3.0] * 3
+    again = pallas.JaxCallable("scale", twice, "one_key")
+    assert again._definition is first._definition
+    assert again(x).tolist() == [2.0] * 3
+
+
+def test_specs_of_a_jax_callable_are_refused():
+    with pytest.raises(NotImplementedError, match=r"\[double\] input_partition_specs=\('x',\)"):
+        pallas.JaxCallable("double", lambda x: x * 2, "key", input_partition_specs=("x",))
+
+
 # As in HF kernels' example of experts on a TPU, with JAX's grouped product in tokamax's place.
 DIMS = jax.lax.RaggedDotDimensionNumbers(
     dot_dimension_numbers=(([1], [2]), ([], [])),

@@ -76,6 +76,10 @@ def test_row(name, state, how):
         return
     assert state == "not here"
     assert how
+    if "can be imported" in how:
+        with pytest.raises(NotImplementedError, match="here: "):
+            find(name)()
+        return
     with pytest.raises(AttributeError, match=r"has no attribute '\w+': \w+"):
         find(name)
 

@@ -91,8 +91,13 @@ def test_windows_by_number_and_causal():
     )
     with pytest.raises(ValueError, match="has no key for query 5: there are 2 keys"):
         ops.splash_sdpa(q, q[:, :, :2], q[:, :, :2], window=(1, 0))
-    with pytest.raises(ValueError, match=r"a window is \(left, right\)"):
+    with pytest.raises(ValueError, match=r"\[splash_sdpa\] the window 2 has no key for query 5"):
+        ops.splash_sdpa(q, q[:, :, :2], q[:, :, :2], window=2)
+    with pytest.raises(ValueError, match=r"\[splash_sdpa\] a window is .*, got \(-2, 0\)"):
         ops.splash_sdpa(q, q, q, window=(-2, 0))
+    for none in (0, -3):
+        with pytest.raises(ValueError, match=rf"\[splash_sdpa\] .* from 1, got {none}$"):
+            ops.splash_sdpa(q, q, q, window=none)
     with pytest.raises(NotImplementedError, match="no mask of your own and no dropout"):
         ops.splash_sdpa(q, q, q, dropout_p=0.5)
 
@@ -153,6 +158,26 @@ def test_jagged():
         ops.strip_jagged_padding(x, lengths, aligned)
     empty, _ = ops.align_jagged_to_multiple(x[:0], lengths * 0, 4)
     assert empty.shape == (0, 3)
+
+
+@pytest.mark.parametrize("mode", ["strict", "fused"])
+def test_lengths_that_are_refused(mode):
+    x = torch.arange(4.0, device="tpu")
+
+    def lengths(*values):
+        return torch.tensor(values, dtype=torch.int64, device="tpu")
+
+    with torch_tpu.mode(mode):
+        with pytest.raises(ValueError, match=r"must not be negative, got \[5, -1\]"):
+            ops.align_jagged_to_multiple(x, lengths(5, -1), 2)
+        with pytest.raises(ValueError, match=r"must not be negative, got \[-1, 2\]"):
+            ops.strip_jagged_padding(x, lengths(-1, 2), lengths(2, 2))
+        with pytest.raises(ValueError, match=r"beyond the padded .*, got \[3, 1\] of \[2, 2\]"):
+            ops.strip_jagged_padding(x, lengths(3, 1), lengths(2, 2))
+        with pytest.raises(ValueError, match="got 2 padded lengths and 3 lengths"):
+            ops.strip_jagged_padding(x, lengths(1, 1, 1), lengths(2, 2))
+        assert ops.strip_jagged_padding(x, lengths(0, 2), lengths(2, 2)).tolist() == [2.0, 3.0]
+        assert ops.strip_jagged_padding(x[:0], lengths(), lengths()).tolist() == []
 
 
 # Embedding tables

@@ -83,15 +83,20 @@ def _check(good: bool, op: str, expected: str, *tensors: torch.Tensor) -> None:
         raise ValueError(f"[{op}] expected {expected}, got {got}".replace("torch.", ""))
 
 
-def _bounds(window: tuple[int | None, int | None] | None) -> tuple[int, int]:
-    """How far a query sees to the left and to the right; -1: no bound."""
+def _bounds(
+    window: tuple[int | None, int | None] | None, queries: int, keys: int, op: str, given: object
+) -> tuple[int, int]:
+    """How far a query sees to the left and to the right; -1: no bound. Errors name the op and the
+    window that were given."""
     if window is None:
         return -1, -1
     if len(window) != 2 or any(side is not None and side < 0 for side in window):
-        raise ValueError(
-            f"[flash_attention] a window is (left, right), numbers from 0 or None, got {window}"
-        )
+        raise ValueError(f"[{op}] a window is (left, right), numbers from 0 or None, got {given}")
     left, right = (-1 if side is None else int(side) for side in window)
+    if left >= 0 and queries - left > keys:
+        raise ValueError(
+            f"[{op}] the window {given} has no key for query {queries - 1}: there are {keys} keys"
+        )
     return left, right
 
 
@@ -136,12 +141,7 @@ def flash_attention(
     for name, block in (("block_q", block_q), ("block_k", block_k)):
         if block <= 0 or block % 128 != 0:
             raise ValueError(f"[flash_attention] {name} must be a multiple of 128, got {block}")
-    left, right = _bounds(window)
-    if left >= 0 and query.shape[2] - left > key.shape[2]:
-        raise ValueError(
-            f"[flash_attention] the window {window} has no key for query {query.shape[2] - 1}: "
-            f"there are {key.shape[2]} keys"
-        )
+    left, right = _bounds(window, query.shape[2], key.shape[2], "flash_attention", window)
     out, _ = _flash_op(query, key, value, is_causal, scale, block_q, block_k, left, right)
     return out
 

@@ -41,8 +41,10 @@ def splash_sdpa(
             f"[splash_sdpa] {query.shape[1]} heads of queries for {key.shape[1]} of keys: "
             f"set enable_gqa=True."
         )
-    if isinstance(window, int):
-        window = (window - 1, 0)
+    if isinstance(window, int) and window < 1:
+        raise ValueError(f"[splash_sdpa] a window of keys is a number from 1, got {window}")
+    sides = (window - 1, 0) if isinstance(window, int) else window
+    kernels._bounds(sides, query.shape[2], key.shape[2], "splash_sdpa", window)
     return kernels.flash_attention(
-        query, key, value, is_causal=is_causal, scale=scale, window=window
+        query, key, value, is_causal=is_causal, scale=scale, window=sides
     )

@@ -26,11 +26,17 @@ def _check(op: str, values: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor
     return lengths.to(torch.int64)
 
 
+def _refuse_negative(op: str, count: int, lengths: torch.Tensor) -> None:
+    if count:
+        raise ValueError(f"[{op}] lengths must not be negative, got {lengths.tolist()}")
+
+
 def align_jagged_to_multiple(
     values: torch.Tensor, lengths: torch.Tensor, multiple: int, padding_value: float = 0.0
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Sequences values[N, ...] of these lengths[B], each padded to a multiple of a number; and
-    their new lengths. With a gradient.
+    their new lengths. With a gradient. The host reads the lengths at each call, so they are checked
+    at each: none is negative, and they add up to N.
 
     >>> import torch
     >>> x = torch.tensor([1.0, 2.0, 3.0, 4.0, 5.0], device="tpu")
@@ -43,7 +49,8 @@ def align_jagged_to_multiple(
         raise ValueError(f"[align_jagged_to_multiple] multiple must be positive, got {multiple}")
     known = _check("align_jagged_to_multiple", values, lengths)
     aligned = (known + multiple - 1) // multiple * multiple
-    total, room = torch.stack([known.sum(), aligned.sum()]).tolist()
+    total, room, negative = torch.stack([known.sum(), aligned.sum(), (known < 0).sum()]).tolist()
+    _refuse_negative("align_jagged_to_multiple", negative, known)
     if total != values.shape[0]:
         raise ValueError(
             f"[align_jagged_to_multiple] the lengths add up to {total}, but there are "
@@ -59,7 +66,8 @@ def strip_jagged_padding(
     values: torch.Tensor, lengths: torch.Tensor, padded_lengths: torch.Tensor
 ) -> torch.Tensor:
     """The reverse: of each sequence of padded_lengths[B] the first lengths[B] values. With a
-    gradient.
+    gradient. The host reads the lengths at each call, so they are checked at each: none is negative
+    or beyond its padded length, and the padded lengths add up to N.
 
     >>> import torch
     >>> x = torch.tensor([1.0, 2.0, 3.0, 0.0, 4.0, 5.0], device="tpu")
@@ -69,8 +77,21 @@ def strip_jagged_padding(
     """
     known = _check("strip_jagged_padding", values, lengths)
     padded = _check("strip_jagged_padding", values, padded_lengths)
-    total, room = torch.stack([known.sum(), padded.sum()]).tolist()
-    if room != values.shape[0] or known.shape != padded.shape:
+    if known.shape != padded.shape:
+        raise ValueError(
+            f"[strip_jagged_padding] expected a padded length for each length, got "
+            f"{padded.shape[0]} padded lengths and {known.shape[0]} lengths"
+        )
+    total, room, negative, beyond = torch.stack(
+        [known.sum(), padded.sum(), (known < 0).sum(), (known > padded).sum()]
+    ).tolist()
+    _refuse_negative("strip_jagged_padding", negative, known)
+    if beyond:
+        raise ValueError(
+            f"[strip_jagged_padding] lengths must not be beyond the padded lengths, got "
+            f"{known.tolist()} of {padded.tolist()}"
+        )
+    if room != values.shape[0]:
         raise ValueError(
             f"[strip_jagged_padding] the padded lengths add up to {room}, but there are "
             f"{values.shape[0]} values"

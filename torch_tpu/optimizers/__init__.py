@@ -1,6 +1,6 @@
 """Optimizers whose step is one program, and a trainer whose whole step is: loss, gradients and
-update together. They are torch.optim's, in numbers and in interface (schedulers, state_dict),
-traced by torch.compile.
+update together. They are torch.optim's, in numbers and in interface (schedulers, state_dict), less
+some options that raise (amsgrad, maximize, dampening, ...), traced by torch.compile.
 
     >>> import torch
     >>> layer = torch.nn.Linear(4, 1).to("tpu")

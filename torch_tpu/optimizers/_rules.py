@@ -1,4 +1,6 @@
-"""The rules, as torch.optim has them."""
+"""The rules, as torch.optim has them, with its arguments in its order, which are also the settings
+of its groups. Those that only choose how torch.optim runs (foreach, fused, capturable) choose
+nothing here; those in `_base._ABSENT` raise."""
 
 from __future__ import annotations
 
@@ -28,14 +30,32 @@ class AdamW(Optimizer):
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
         weight_decay: float = 1e-2,
+        amsgrad: bool = False,
+        *,
+        maximize: bool = False,
+        foreach: bool | None = None,
+        capturable: bool = False,
+        differentiable: bool = False,
+        fused: bool | None = None,
     ) -> None:
-        defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
+        defaults = {
+            "lr": lr,
+            "betas": betas,
+            "eps": eps,
+            "weight_decay": weight_decay,
+            "amsgrad": amsgrad,
+            "maximize": maximize,
+            "foreach": foreach,
+            "capturable": capturable,
+            "differentiable": differentiable,
+            "fused": fused,
+        }
         super().__init__(params, defaults)
 
     def start(self, param: torch.Tensor) -> State:
         """Step number, and the averages of gradients and of their squares."""
         return {
-            "step": torch.zeros((), device=param.device),
+            "step": torch.zeros((), dtype=torch.float32, device=param.device),
             "exp_avg": torch.zeros_like(param),
             "exp_avg_sq": torch.zeros_like(param),
         }
@@ -50,12 +70,12 @@ class AdamW(Optimizer):
     ) -> None:
         """One step."""
         beta1, beta2 = group["betas"]
-        state["step"].add_(1)
+        step = state["step"].add_(1).to(torch.promote_types(lr.dtype, torch.float32))
         param.mul_(1 - lr * group["weight_decay"])
         first = state["exp_avg"].lerp_(grad, 1 - beta1)
         second = state["exp_avg_sq"].mul_(beta2).addcmul_(grad, grad, value=1 - beta2)
-        size = lr / (1 - beta1 ** state["step"])
-        root = (second / (1 - beta2 ** state["step"])).sqrt()
+        size = lr / (1 - beta1**step)
+        root = (second / (1 - beta2**step)).sqrt()
         param.sub_(size * first / (root + group["eps"]))
 
 
@@ -75,16 +95,27 @@ class Sgd(Optimizer):
         params: Iterable[Any],
         lr: float = 1e-3,
         momentum: float = 0.0,
+        dampening: float = 0.0,
         weight_decay: float = 0.0,
         nesterov: bool = False,
+        *,
+        maximize: bool = False,
+        foreach: bool | None = None,
+        differentiable: bool = False,
+        fused: bool | None = None,
     ) -> None:
         if nesterov and momentum <= 0:
             raise ValueError("Nesterov momentum requires a momentum")
         defaults = {
             "lr": lr,
             "momentum": momentum,
+            "dampening": dampening,
             "weight_decay": weight_decay,
             "nesterov": nesterov,
+            "maximize": maximize,
+            "foreach": foreach,
+            "differentiable": differentiable,
+            "fused": fused,
         }
         super().__init__(params, defaults)
 
@@ -126,6 +157,7 @@ class Muon(Optimizer):
         ns_coefficients: tuple[float, float, float] = (3.4445, -4.7750, 2.0315),
         eps: float = 1e-7,
         ns_steps: int = 5,
+        adjust_lr_fn: str | None = None,
     ) -> None:
         defaults = {
             "lr": lr,
@@ -135,6 +167,7 @@ class Muon(Optimizer):
             "ns_coefficients": ns_coefficients,
             "eps": eps,
             "ns_steps": ns_steps,
+            "adjust_lr_fn": adjust_lr_fn,
         }
         super().__init__(params, defaults)
         for group in self.param_groups:

@@ -19,16 +19,17 @@ def _attributes() -> Mapping[str, Any]:
     return _C._device_attributes()[_C._current_device()]
 
 
-def rank_order(shape: Sequence[int]) -> torch.Tensor:
-    """All ranks in a tensor of that shape; along its last axis they are neighbours on the torus."""
+def rank_order(shape: Sequence[int], caller: str) -> torch.Tensor:
+    """All ranks in a tensor of that shape; along its last axis they are neighbours on the torus.
+    Errors name the caller."""
     if not dist.is_initialized():
         raise RuntimeError(
-            "[topology_aware_mesh] the process group must be initialized: call "
+            f"[{caller}] the process group must be initialized: call "
             'torch.distributed.init_process_group("tpu") first.'
         )
     size = dist.get_world_size()
     if math.prod(shape) != size:
-        raise ValueError(f"a mesh of shape {tuple(shape)} for {size} ranks")
+        raise ValueError(f"[{caller}] a mesh of shape {tuple(shape)} for {size} ranks")
     attributes: list[Any] = [None] * size
     dist.all_gather_object(attributes, dict(_attributes()))
     return torch.tensor(torus_order(attributes, shape)).reshape(tuple(shape))
@@ -37,4 +38,4 @@ def rank_order(shape: Sequence[int]) -> torch.Tensor:
 def device_mesh(shape: Sequence[int], names: Sequence[str]) -> DeviceMesh:
     """A DeviceMesh of all ranks, as `init_device_mesh` makes one, but so that ranks along its last
     axis are neighbours on the torus. Every rank calls it, after `init_process_group`."""
-    return DeviceMesh("tpu", rank_order(shape), mesh_dim_names=tuple(names))
+    return DeviceMesh("tpu", rank_order(shape, "device_mesh"), mesh_dim_names=tuple(names))

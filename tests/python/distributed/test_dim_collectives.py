@@ -127,9 +127,11 @@ def test_without_a_group() -> None:
     import pytest
     import torch
 
-    from torch_tpu import ops
+    from torch_tpu import ops, spmd
 
     with pytest.raises(RuntimeError, match="init_process_group"):
         ops.all_gather_dim(torch.ones(2, device="tpu"))
-    with pytest.raises(RuntimeError, match="the process group must be initialized"):
+    with pytest.raises(RuntimeError, match=r"\[topology_aware_mesh\] the process group must"):
         torch.tpu.topology_aware_mesh((1,))
+    with pytest.raises(RuntimeError, match=r"\[device_mesh\] the process group must"):
+        spmd.device_mesh((1,), ("x",))

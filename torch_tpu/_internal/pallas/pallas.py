@@ -33,6 +33,11 @@ def get_default_pallas_mesh() -> Any:
     return get_pallas_mesh()
 
 
+# Ops live as long as the process does: graphs that hold one may outlive its JaxCallable. By name,
+# for each function that was given under it.
+_definitions: dict[str, list[tuple[Callable[..., Any], _op.Definition]]] = {}
+
+
 class JaxCallable:
     """A jitted JAX function, called with tensors. Arguments of `input_output_aliases` (argument to
     result) become those results. Traced once per shapes, as an op."""
@@ -68,6 +73,12 @@ class JaxCallable:
                 f"[{name}] static arguments have no place in a JaxCallable here: define it with "
                 f"torch_tpu.pallas.jax_op, where they are arguments annotated as int, float or str."
             )
+        if input_partition_specs is not None:
+            raise NotImplementedError(
+                f"[{name}] input_partition_specs={input_partition_specs!r}: a JaxCallable runs on "
+                f"one device here and splits nothing. Leave it at None; torch_tpu.spmd.per_device "
+                f"runs an op on the shards of a mesh."
+            )
         self.name = name
         self.jit_fn = jit_fn
         self.trace_key = trace_key
@@ -85,15 +96,25 @@ class JaxCallable:
         digest = hashlib.sha256(self.trace_key.encode()).hexdigest()[:16]
         short = f"{re.sub(r'[^A-Za-z0-9_]', '_', self.name)}_{digest}"
         function = self.jit_fn
+        with _op._lock:
+            made = _definitions.setdefault(short, [])
+            for known, definition in made:
+                if known is function:
+                    return definition
+            # Another function of the same name and key: an op of its own.
+            name = f"torch_tpu_jax::{short}" + (f"_{len(made)}" if made else "")
+            definition = self._new_op(name, function)
+            made.append((function, definition))
+            return definition
 
+    @staticmethod
+    def _new_op(name: str, function: Callable[..., Any]) -> _op.Definition:
         def run(args: dict[str, Any]) -> Sequence[Any]:
             results = function(*args["tensors"])
             return list(results) if isinstance(results, (tuple, list)) else [results]
 
         parameters = [Parameter("tensors", "Tensor[]")]
-        return _op.Definition(
-            f"torch_tpu_jax::{short}", parameters, run, None, differentiable=False
-        )
+        return _op.Definition(name, parameters, run, None, differentiable=False)
 
     def __call__(self, *tensors: torch.Tensor) -> Any:
         results = self._definition.overload(list(tensors))
