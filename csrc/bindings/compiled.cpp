@@ -124,6 +124,8 @@ class CompiledFunction {
     for (const py::handle& arg : args) {
       if (THPVariable_Check(arg.ptr())) {
         tensors.push_back(THPVariable_Unpack(arg.ptr()));
+        // A fake tensor, or another subclass, has no memory of ours.
+        if (tensors.back().key_set().has(c10::DispatchKey::Python)) return py::none();
       } else {
         constants.push_back(arg.ptr());
       }

@@ -530,3 +530,15 @@ def test_a_target_out_of_bounds_is_named() -> None:
     logits = torch.randn(3, 7, device="tpu")
     with pytest.raises(IndexError, match=r"Target 9 is out of bounds\."):
         compiled(logits, torch.tensor([1, 9, 2], device="tpu")).item()
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_fake_arguments_have_results_and_leave_the_program(dynamic):
+    """A segmentation fault once: they say they are on the device, and have no memory there."""
+    compiled = torch.compile(lambda x: torch.relu(x) + 1, backend="tpu", dynamic=dynamic)
+    x = torch.linspace(-1, 1, 12).reshape(3, 4)
+    for _ in range(2):
+        with torch._subclasses.FakeTensorMode():
+            fake = compiled(torch.empty(3, 4, device="tpu"))
+        assert (fake.shape, fake.device.type) == ((3, 4), "tpu")
+        torch.testing.assert_close(compiled(x.to("tpu")).cpu(), torch.relu(x) + 1)

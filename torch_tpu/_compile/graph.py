@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch._subclasses.fake_tensor import FakeTensor
 
 from torch_tpu import _C
 from torch_tpu._compile.bounded import BoundedGraph
@@ -152,7 +153,7 @@ class CompiledGraph:
             plain = pass_host_tensors(self._plan, run)
 
         def run_bounded(args: list[Any]) -> list[Any]:
-            if self._bounded is not None:
+            if self._bounded is not None and not _has_fakes(args):
                 try:
                     with torch.no_grad():
                         return self._bounded(args)
@@ -252,7 +253,7 @@ class CompiledGraph:
 
     def _add_variant(self, inputs: list[Any]) -> bool:
         """Records and compiles a program for such arguments; False when that cannot be."""
-        if self._op_by_op:
+        if self._op_by_op or _has_fakes(inputs):
             return False
         if len(self._program) >= self._options.max_variants:
             self._give_up(f"it has {len(self._program)} programs already, one per size or number")
@@ -329,6 +330,11 @@ class CompiledGraph:
             return list(run_module(self._gm, given))
         except NodeError as error:
             raise error.__cause__ from None  # type: ignore[misc]
+
+
+def _has_fakes(values: list[Any]) -> bool:
+    """Somebody asks what the results would be like: they have no memory, and need no program."""
+    return any(isinstance(value, FakeTensor) for value in values)
 
 
 def _values(output: fx.Node, env: Env) -> list[Any]:
