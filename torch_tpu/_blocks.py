@@ -10,7 +10,9 @@ import os
 import threading
 from collections.abc import Callable, Mapping
 from types import TracebackType
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, TypeVar
+
+_F = TypeVar("_F", bound=Callable[..., Any])
 
 
 class Opened:
@@ -100,3 +102,33 @@ class Block(contextlib.ContextDecorator):
         traceback: TracebackType | None,
     ) -> None:
         self.settings.leave(self._opened.pop())
+
+
+class Switch(Block):
+    """A block that holds from the call on, as torch.set_grad_enabled does: as if it had been set
+    plainly, unless it turns out to be for a with statement or a function."""
+
+    _set_plainly = False  # of the class too: Dynamo makes objects that are never initialized
+
+    def __init__(self, values: Mapping[str, Any]) -> None:
+        super().__init__(values)
+        self._enter()
+        self._set_plainly = True
+
+    def _undo(self) -> None:
+        if self._set_plainly:
+            self._set_plainly = False
+            self.settings.leave(self._opened.pop())
+
+    def __del__(self) -> None:
+        if self._set_plainly:
+            self.settings.keep(self._opened.pop())
+
+    def __call__(self, function: _F) -> _F:
+        self._undo()  # as a decorator it holds within the function alone
+        return super().__call__(function)
+
+    def __enter__(self) -> Self:
+        self._undo()
+        self._enter()
+        return self

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from torch_tpu import _C
 from torch_tpu._blocks import Block, Settings
 
 Mode = Literal["debug", "strict", "fused"]
+
+
+def _put(now: dict[str, Any]) -> None:
+    _C._set_debug_nans(now["nans"])
+    _C._set_mode(now["mode"])
+
+
+# Together, as `torch_tpu.debug.check_nans` changes both.
+SETTINGS = Settings(lambda: {"mode": _C._get_mode(), "nans": _C._get_debug_nans()}, _put)
 
 
 def set_mode(name: Mode) -> None:
@@ -51,10 +60,7 @@ class mode(Block):  # noqa: N801, a function to its users, as torch.no_grad
     ...     return x * 2
     """
 
-    settings = Settings(
-        lambda: {"mode": _C._get_mode()},
-        lambda now: _C._set_mode(now["mode"]),
-    )
+    settings = SETTINGS
 
     def __init__(self, name: Mode) -> None:
         super().__init__({"mode": _check(name)})

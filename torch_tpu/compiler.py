@@ -3,16 +3,14 @@ memory and on disk: a program is never found under other options than it was com
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from collections.abc import Mapping
 
 from torch_tpu import _C
-from torch_tpu._blocks import Block, Settings
+from torch_tpu._blocks import Block, Settings, Switch
 
 __all__ = ["allow_excess_precision", "custom_compiler_options"]
 
 Option = str | bool | int | float
-_F = TypeVar("_F", bound=Callable[..., Any])
 _OPTIONS = Settings(_C._compiler_options, _C._set_compiler_options)
 
 
@@ -58,7 +56,7 @@ def _allows_excess_precision() -> bool:
     return _C._device_properties(0)["platform_kind"] != "cuda"
 
 
-class allow_excess_precision(Block):  # noqa: N801, as torch.set_grad_enabled
+class allow_excess_precision(Switch):  # noqa: N801, as torch.set_grad_enabled
     """Whether XLA may keep more digits than a dtype has, as where a bfloat16 result is added up
     further: faster, but rounded otherwise than by PyTorch. Like `torch.set_grad_enabled` it holds
     from the call on, or for a block.
@@ -69,27 +67,6 @@ class allow_excess_precision(Block):  # noqa: N801, as torch.set_grad_enabled
     """
 
     settings = _OPTIONS
-    _set_plainly = False  # of the class too: Dynamo makes objects that are never initialized
 
     def __init__(self, allow: bool = True) -> None:
         super().__init__({_EXCESS: bool(allow)})
-        self._enter()
-        self._set_plainly = True  # until it turns out to be for a block or a function
-
-    def _undo(self) -> None:
-        if self._set_plainly:
-            self._set_plainly = False
-            self.__exit__(None, None, None)
-
-    def __del__(self) -> None:
-        if self._set_plainly:
-            self.settings.keep(self._opened.pop())
-
-    def __call__(self, function: _F) -> _F:
-        self._undo()  # as a decorator it holds within the function alone
-        return super().__call__(function)
-
-    def __enter__(self) -> allow_excess_precision:
-        self._undo()
-        self._enter()
-        return self

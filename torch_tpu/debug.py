@@ -5,11 +5,13 @@ from __future__ import annotations
 from types import TracebackType
 
 from torch_tpu import _C
+from torch_tpu._blocks import Switch
+from torch_tpu._modes import SETTINGS
 
 __all__ = ["check_nans", "is_checking_nans", "record_launches"]
 
 
-class check_nans:  # noqa: N801, a function to its users, as torch.set_grad_enabled
+class check_nans(Switch):  # noqa: N801, a function to its users, as torch.set_grad_enabled
     """Raises at the op that first produces a NaN or an infinity.
 
     Acts at once; in a ``with`` statement it is undone at the end. It belongs to the process, and
@@ -21,24 +23,10 @@ class check_nans:  # noqa: N801, a function to its users, as torch.set_grad_enab
     ...     y = torch.ones(2, device="tpu").log()
     """
 
+    settings = SETTINGS
+
     def __init__(self, enabled: bool = True) -> None:
-        self._previous = (_C._get_debug_nans(), _C._get_mode())
-        _C._set_debug_nans(bool(enabled))
-        if enabled:
-            _C._set_mode("debug")
-
-    def __enter__(self) -> check_nans:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        nans, mode = self._previous
-        _C._set_debug_nans(nans)
-        _C._set_mode(mode)
+        super().__init__({"nans": True, "mode": "debug"} if enabled else {"nans": False})
 
 
 def is_checking_nans() -> bool:

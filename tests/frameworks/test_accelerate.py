@@ -18,6 +18,7 @@ from accelerate import (
     load_checkpoint_and_dispatch,
 )
 from accelerate.utils import find_executable_batch_size, get_max_memory, set_seed
+from frameworks.processes import run
 from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
@@ -173,11 +174,11 @@ def test_a_version_that_is_not_known() -> None:
 
 
 @pytest.mark.parametrize("first", ["accelerate", "torch", "accelerate, torch_tpu"])
-def test_whoever_is_imported_first(first: str, run_script: Any) -> None:
+def test_whoever_is_imported_first(first: str) -> None:
     code = f"import {first}\nfrom accelerate import Accelerator\nprint(Accelerator().device)"
     autoload = "0" if "torch_tpu" in first else "1"
     warn = ("-W", "error::RuntimeWarning")
-    assert run_script(*warn, "-c", code, TORCH_DEVICE_BACKEND_AUTOLOAD=autoload) == "tpu\n"
+    assert run(*warn, "-c", code, TORCH_DEVICE_BACKEND_AUTOLOAD=autoload) == "tpu\n"
 
 
 # Models larger than the device
@@ -242,7 +243,7 @@ def test_a_batch_size_that_fits() -> None:
     assert len(tried) > 1
 
 
-def test_launchers(tmp_path: Path, run_script: Any) -> None:
+def test_launchers(tmp_path: Path) -> None:
     """`accelerate launch` starts as many processes as it is told, with either flag or none."""
     script = tmp_path / "script.py"
     script.write_text(
@@ -259,11 +260,11 @@ def test_launchers(tmp_path: Path, run_script: Any) -> None:
         (("2", "--tpu"), ["0 of 2 on tpu", "1 of 2 on tpu"]),
         (("1", "--cpu"), ["0 of 1 on cpu"]),
     ):
-        output = run_script(*launch, *flags, str(script))
+        output = run(*launch, *flags, script)
         assert sorted(line for line in output.splitlines() if " of " in line) == expected
 
 
-def test_notebook_launcher(tmp_path: Path, run_script: Any) -> None:
+def test_notebook_launcher(tmp_path: Path) -> None:
     from distributed.ranks import free_port
 
     script = tmp_path / "cell.py"
@@ -277,7 +278,7 @@ def test_notebook_launcher(tmp_path: Path, run_script: Any) -> None:
         "    a.end_training()\n"
         f"notebook_launcher(train, num_processes=2, use_port='{free_port()}')\n"
     )
-    output = run_script(str(script)).splitlines()
+    output = run(script).splitlines()
     assert output == ["Launching training on 2 TPUs.", "tpu 3.0", "tpu 3.0"]
 
 

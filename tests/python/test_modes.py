@@ -185,6 +185,26 @@ def test_check_nans_is_undone():
     assert not torch_tpu.debug.is_checking_nans()
 
 
+def test_nan_checks_that_overlap_with_modes():
+    """As two threads may enter and leave them; and one that is set plainly stays."""
+    torch_tpu.set_mode("fused")
+    check, strict = torch_tpu.debug.check_nans(), torch_tpu.mode("strict")
+    check.__enter__()
+    strict.__enter__()
+    check.__exit__(None, None, None)
+    assert torch_tpu.get_mode() == "strict"
+    assert not torch_tpu.debug.is_checking_nans()
+    strict.__exit__(None, None, None)
+    assert torch_tpu.get_mode() == "fused"
+    torch_tpu.debug.check_nans()
+    assert torch_tpu.debug.is_checking_nans()
+    assert torch_tpu.get_mode() == "debug"
+    torch_tpu.debug.check_nans(False)
+    assert not torch_tpu.debug.is_checking_nans()
+    assert torch_tpu.get_mode() == "debug"  # turning it off leaves the mode
+    torch_tpu.set_mode("fused")
+
+
 def test_nan_check_from_the_environment(run_python):
     out = run_python(
         """
